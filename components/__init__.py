@@ -1,0 +1,1 @@
+"""Pure Python, PyTorch and Arrow: everything the study is about. Imports no workflow tool."""

@@ -1,0 +1,1 @@
+"""The typed schema of params.yaml and its loader."""

@@ -1,0 +1,232 @@
+"""Reads `params.yaml` into a `Study`, or says everything that is wrong with it at once.
+
+One loader for the whole project. It uses ruamel.yaml, the parser DVC uses, so that DVC and the stages never disagree about a value
+(`3e-4` is a number, `yes` a string, duplicate keys an error).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from components.config.problems import ConfigError, Problem, config_error
+from components.config.schema import Arm, Model, ObjectiveSettings, Study, StudyFile, Training
+
+PARAMS_FILE = Path("params.yaml")
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+SectionT = TypeVar("SectionT", Model, Training)
+
+
+def load_study(path: Path = PARAMS_FILE) -> Study:
+    """The validated study of a parameter file.
+
+    Raises:
+        ConfigError: the file is missing or is not YAML, or any value breaks its rule; the message lists every problem.
+    """
+    raw = read_yaml(path)
+    problems: list[Problem] = []
+    file = _validate(StudyFile, raw, "", problems)
+    arms: dict[str, Arm] = {}
+    base = _shared_sections(raw)
+    if base is not None:
+        for name, block in _mappings(raw.get("arms")).items():
+            arm = resolve_arm(str(name), block, base[0], base[1], problems)
+            if arm is not None:
+                arms[arm.name] = arm
+    if file is not None:
+        problems += _runtime_problems(file, arms)
+    if problems or file is None:
+        raise config_error(path, problems)
+    return Study(
+        data=file.data, model=file.model, training=file.training, arms=arms, evaluation=file.evaluation, runtime=file.runtime
+    )
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The file as plain dicts and tuples.
+
+    Raises:
+        ConfigError: no such file, not YAML, or not a mapping.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        raw = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; run from the repository's root, or `make scale SCALE=quick`") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error}); save it as UTF-8") from None
+    except YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: must be a mapping of sections; start from scales/quick.yaml")
+    plain: dict[str, Any] = _plain(raw)
+    return plain
+
+
+def resolve_arm(name: str, block: object, model: Model, training: Training, problems: list[Problem]) -> Arm | None:
+    """The arm with its overrides applied and its objective typed; None, with `problems` extended, when something is wrong."""
+    at = f"arms.{name}"
+    if not isinstance(block, Mapping):
+        return None  # reported with the schema of the file
+    arm_model = _override(model, block.get("model", {}), f"{at}.model", problems)
+    arm_training = _override(training, block.get("training", {}), f"{at}.training", problems)
+    objective = _objective(block.get("objective"), f"{at}.objective", problems)
+    if arm_model is None or arm_training is None or objective is None:
+        return None
+    broken = [Problem(f"{at}.objective.{key}", value, rule, remedy) for key, value, rule, remedy in objective.problems(arm_model)]
+    problems += broken
+    if broken:
+        return None
+    return Arm(name=name, model=objective.shape(arm_model), training=arm_training, objective=objective)
+
+
+def objective_kinds() -> dict[str, str]:
+    """Every kind of objective and the module that defines it: one file of components/objectives each."""
+    package = importlib.import_module("components.objectives")
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    kinds = {name: f"components.objectives.{name}" for name in names}
+    return {kind: module for kind, module in kinds.items() if hasattr(importlib.import_module(module), "Settings")}
+
+
+def _objective(raw: object, at: str, problems: list[Problem]) -> ObjectiveSettings | None:
+    if not isinstance(raw, Mapping):
+        return None  # reported with the schema of the file
+    kinds = objective_kinds()
+    kind = raw.get("kind")
+    if kind not in kinds:
+        problems.append(
+            Problem(
+                f"{at}.kind",
+                kind,
+                f"must be one of {', '.join(sorted(kinds))}",
+                _suggest(str(kind), kinds) or "choose one of these",
+            )
+        )
+        return None
+    settings: type[ObjectiveSettings] = importlib.import_module(kinds[kind]).Settings
+    return _validate(settings, dict(raw), at, problems)
+
+
+def _override(base: SectionT, changes: object, at: str, problems: list[Problem]) -> SectionT | None:
+    if not isinstance(changes, Mapping):
+        return None  # reported with the schema of the file
+    unchanged = {key: getattr(base, key) for key in type(base).model_fields}
+    return _validate(type(base), {**unchanged, **changes}, at, problems)
+
+
+def _shared_sections(raw: Mapping[str, Any]) -> tuple[Model, Training] | None:
+    """`model` and `training`, when both are valid; their own problems are reported with the file."""
+    model = _validate(Model, raw.get("model"), "model", [])
+    training = _validate(Training, raw.get("training"), "training", [])
+    return None if model is None or training is None else (model, training)
+
+
+def _runtime_problems(file: StudyFile, arms: Mapping[str, Arm]) -> list[Problem]:
+    runtime, problems = file.runtime, []
+    for arm in arms.values():
+        rows = arm.training.batch_rows
+        if rows % (runtime.workers * runtime.micro_batch_rows):
+            overridden = "batch_rows" in file.arms[arm.name].training
+            key = f"arms.{arm.name}.training.batch_rows" if overridden else "training.batch_rows"
+            rule = (
+                f"must be a multiple of runtime.workers x runtime.micro_batch_rows = {runtime.workers} x {runtime.micro_batch_rows}"
+            )
+            problem = Problem(key, rows, rule, "change one of the three")
+            if problem not in problems:
+                problems.append(problem)
+    return problems
+
+
+def _validate(schema: type[ModelT], raw: object, at: str, problems: list[Problem]) -> ModelT | None:
+    try:
+        return schema.model_validate(raw)
+    except ValidationError as error:
+        problems += [_problem(detail, schema, at) for detail in error.errors(include_url=False)]
+        return None
+
+
+def _problem(detail: Any, schema: type[BaseModel], at: str) -> Problem:
+    location = [str(part) for part in detail["loc"]]
+    kind, context, value = detail["type"], detail.get("ctx", {}), detail["input"]
+    if kind == "rule":
+        location.append(context["key"])
+        return Problem(_key(at, location), context["value"], context["rule"], context["remedy"])
+    key = _key(at, location)
+    if kind == "extra_forbidden":
+        return Problem(key, None, "unknown key", _suggest(location[-1], _siblings(schema, location)) or "remove it")
+    if kind == "missing":
+        return Problem(key, None, "missing key", "add it; scales/quick.yaml has every key with its meaning")
+    message = str(detail["msg"])
+    rule = message.removeprefix("Input ").removeprefix("Value ").removeprefix("value ")
+    shown = value if isinstance(value, str | int | float | bool | None) else type(value).__name__
+    return Problem(key, shown, rule, _remedy(kind))
+
+
+def _key(at: str, location: list[str]) -> str:
+    # pydantic puts the tag of a discriminated union (`data.source.files.paths`) and `[key]` into the path; the file has neither.
+    tags = {"sotu", "files", "fineweb-edu", "bpe", "file", "[key]"}
+    parts = [
+        part
+        for i, part in enumerate(location)
+        if not (part in tags and (part == "[key]" or location[i - 1 : i] in (["source"], ["tokenizer"])))
+    ]
+    return ".".join(part for part in [at, *parts] if part)
+
+
+def _siblings(schema: type[BaseModel], location: list[str]) -> list[str]:
+    """Names that would have been right where an unknown key stands."""
+    names: list[str] = []
+    level: list[type[BaseModel]] = [schema]
+    for part in location[:-1]:
+        level = [inner for outer in level for inner in _inner_models(outer, part)] or level
+    for model in level:
+        names += model.model_fields
+    return names
+
+
+def _inner_models(model: type[BaseModel], field: str) -> list[type[BaseModel]]:
+    from typing import get_args
+
+    info = model.model_fields.get(field)
+    if info is None:
+        return []
+    found, queue = [], [info.annotation]
+    while queue:
+        annotation = queue.pop()
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            found.append(annotation)
+        queue += get_args(annotation)
+    return found
+
+
+def _suggest(word: str, names: Any) -> str:
+    close = difflib.get_close_matches(word, list(names), n=1)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def _remedy(kind: str) -> str:
+    if kind.endswith("_type") or kind.endswith("_parsing"):
+        return "write the value in that form"
+    return "choose a value that satisfies it"
+
+
+def _mappings(raw: object) -> Mapping[str, object]:
+    return raw if isinstance(raw, Mapping) else {}
+
+
+def _plain(node: Any) -> Any:
+    """Lists become tuples: the schema is immutable, and strict about it."""
+    if isinstance(node, dict):
+        return {key: _plain(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return tuple(_plain(value) for value in node)
+    return node

@@ -1,0 +1,55 @@
+"""What is wrong with the user's input, and how it is said.
+
+Every part of the project reports bad input through these classes, so that a command can print one clean message and exit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class StudyError(Exception):
+    """A mistake in the input or its files that the user can mend; commands print it without a traceback."""
+
+
+class ConfigError(StudyError):
+    """A value in `params.yaml` (or in the environment) is missing, unknown or out of range."""
+
+
+class DataError(StudyError):
+    """A corpus, tokenizer or packed data file cannot be used."""
+
+
+class CheckpointError(StudyError):
+    """A checkpoint or a model file is missing, truncated, or belongs to something else."""
+
+
+class ResultsError(StudyError):
+    """A results file is missing, of another schema version, or not comparable with the others."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in one configuration file.
+
+    Attributes:
+        key: dotted path of the value, as the user would write it (`arms.mlms.training.lr`).
+        value: what stands there; None when the key is missing.
+        rule: what the value has to satisfy.
+        remedy: what to do about it.
+    """
+
+    key: str
+    value: object
+    rule: str
+    remedy: str
+
+    def __str__(self) -> str:
+        got = "" if self.value is None else f" (got {self.value!r})"
+        return f"{self.key}: {self.rule}{got}; {self.remedy}"
+
+
+def config_error(path: object, problems: list[Problem]) -> ConfigError:
+    """One error that lists all the problems of one file, one a line."""
+    lines = [f"{path}: {problem}" for problem in problems]
+    return ConfigError("\n".join(lines))

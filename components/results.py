@@ -1,0 +1,181 @@
+"""The results files: what every stage leaves under `artifacts/`, typed, versioned and strict.
+
+The pipeline's one way to pass numbers on. JSON stays valid whatever the numbers are: a value that is not finite is null, and
+`state` says which it was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from components.config.problems import ResultsError
+
+RESULTS_VERSION = 1
+
+State = Literal["ok", "inf", "nan"]
+
+
+class Record(BaseModel):
+    """Base of all results: immutable, strict, unknown keys refused, NaN and infinities never written."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class ValidationSet(Record):
+    """What was scored; equal fingerprints mean comparable numbers."""
+
+    fingerprint: str
+    n_documents: int
+    n_tokens: int
+    n_bytes: int
+
+
+class DepthScore(Record):
+    """Quality and size of one (depth, streams) cell on the validation set.
+
+    Attributes:
+        depth: k, blocks of the prefix.
+        n_streams: n of Hidden Decoding; 1 without.
+        state: ok, or what the mean NLL was instead of a finite number.
+        nll_nats: mean NLL per token; null unless `state` is ok.
+        ppl: exp(nll_nats); null when that overflows or `state` is not ok.
+        bits_per_byte: total NLL / (ln 2 x UTF-8 bytes scored).
+        parameters: of the prefix as a stand-alone model (embedding slice, blocks, its segment's norm and head).
+        flops_per_token: forward pass of the prefix, at the evaluation's sequence length.
+        blocks_run: blocks that were really executed for this score, counted while running.
+    """
+
+    depth: int
+    n_streams: int
+    state: State
+    nll_nats: float | None
+    ppl: float | None
+    bits_per_byte: float | None
+    parameters: int
+    flops_per_token: int
+    blocks_run: int
+
+
+class SeedEvaluation(Record):
+    """All cells of the model of one seed.
+
+    Attributes:
+        aulb_nats: area under NLL over k = 1..N divided by N - 1; null when a depth is not finite or N is 1.
+        aulb_clipped_nats: the same with every NLL clipped at ln V (not finite counts as ln V).
+    """
+
+    seed: int
+    depths: tuple[DepthScore, ...]
+    aulb_nats: float | None
+    aulb_clipped_nats: float | None
+
+
+class ArmEvaluation(Record):
+    """`artifacts/evaluation/<arm>.json`. Beside it, `<arm>.documents.parquet` has NLL sums per document, for the intervals.
+
+    Attributes:
+        objective: kind of the objective.
+        exits: depths of the segments' last blocks.
+        trained_depths: depths that the objective ever trains; the others are read out all the same.
+        vocab_size: real entries of the tokenizer: perplexity of chance.
+    """
+
+    version: Literal[1]
+    arm: str
+    objective: str
+    n_blocks: int
+    exits: tuple[int, ...]
+    trained_depths: tuple[int, ...]
+    vocab_size: int
+    validation: ValidationSet
+    seeds: tuple[SeedEvaluation, ...]
+
+
+class SeedCost(Record):
+    """What training one model cost, over all sessions of a run that was stopped and resumed.
+
+    Attributes:
+        seconds: wall-clock of the training loop (steps and checkpoints; no start-up).
+        devices: GPUs, or CPU cores (workers x threads).
+        device: name of the GPU or CPU.
+        device_hours: seconds x devices / 3600, in `unit`.
+        flops: analytic, forward and backward, of all steps.
+        stream_fingerprint: of all token batches consumed, in order; equal across arms of one seed.
+    """
+
+    seed: int
+    seconds: float
+    devices: int
+    device: str
+    device_hours: float
+    unit: Literal["GPU-hours", "core-hours"]
+    steps: int
+    tokens: int
+    tokens_per_second: float
+    flops: int
+    peak_memory_bytes: int
+    stream_fingerprint: str
+
+
+class ArmCost(Record):
+    """`artifacts/cost/<arm>.json`; never cached by DVC, so that a clock reading cannot re-run a stage."""
+
+    version: Literal[1]
+    arm: str
+    seeds: tuple[SeedCost, ...]
+
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+def finite(value: float) -> tuple[State, float | None]:
+    """The state of a number and the number itself when it is finite."""
+    if math.isnan(value):
+        return "nan", None
+    return ("inf", None) if math.isinf(value) else ("ok", value)
+
+
+def perplexity(nll_nats: float | None) -> float | None:
+    """exp(NLL), or None when there is no finite one."""
+    if nll_nats is None or nll_nats > 700.0:  # exp overflows float64 past 709
+        return None
+    return math.exp(nll_nats)
+
+
+def write_record(record: Record, path: Path) -> None:
+    """Writes the record so that a reader sees the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(record.model_dump(mode="json"), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    aside.replace(path)
+
+
+def read_record(kind: type[RecordT], path: Path) -> RecordT:
+    """The record in the file.
+
+    Raises:
+        ResultsError: no such file, another schema version, or not such a record.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ResultsError(f"{path}: no such results file; run `dvc repro` first") from None
+    except ValueError as error:
+        raise ResultsError(f"{path}: not a results file ({error}); delete it and run `dvc repro`") from None
+    version = raw.get("version") if isinstance(raw, dict) else None
+    if version != RESULTS_VERSION:
+        raise ResultsError(
+            f"{path}: results version {version!r}, this code reads {RESULTS_VERSION}; re-run its stage with `dvc repro -f`"
+        )
+    try:
+        return kind.model_validate_json(json.dumps(raw))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        at = ".".join(str(part) for part in first["loc"])
+        raise ResultsError(f"{path}: {at}: {first['msg']}; re-run its stage with `dvc repro -f`") from None

@@ -1,0 +1,1 @@
+"""Optimizer, schedule, step, loop and checkpoints."""

@@ -1,0 +1,1 @@
+"""One module per DVC stage or command, and the adapters of Ray and MLflow."""
