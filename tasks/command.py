@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from components.config.problems import StudyError
 
 EXIT_MISTAKE = 2  # the user's input is wrong; a retry cannot help
 EXIT_INTERRUPTED = 130  # stopped by Ctrl-C or SIGTERM; running it again goes on where it was
+STATUS_FILE = "STUDY_STATUS_FILE"  # environment: where the command leaves its exit code, which DVC does not pass on
 
 
 def run_command(main: Callable[[], None]) -> NoReturn:
     """Runs a command and exits: 0, 2 with one message for a `StudyError`, 130 when interrupted; other errors keep their traceback."""
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         main()
     except StudyError as error:
         print(f"error: {error}", file=sys.stderr)
+        _leave_status(EXIT_MISTAKE, str(error))
         sys.exit(EXIT_MISTAKE)
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on where it stopped", file=sys.stderr)
+        _leave_status(EXIT_INTERRUPTED, "interrupted")
         sys.exit(EXIT_INTERRUPTED)
+    _leave_status(0, "")
     sys.exit(0)
 
 
@@ -31,3 +41,13 @@ def progress_bar(total: int | None, description: str, unit: str) -> Any:
 
     live = sys.stderr.isatty()
     return tqdm(total=total, desc=description, unit=unit, unit_scale=True, mininterval=0.2 if live else 10.0, dynamic_ncols=live)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _leave_status(code: int, message: str) -> None:
+    path = os.environ.get(STATUS_FILE)
+    if path:
+        Path(path).write_text(json.dumps({"code": code, "message": message}), encoding="utf-8")

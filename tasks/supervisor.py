@@ -1,0 +1,177 @@
+"""Runs a command so that nothing of it can be left behind: `python -m tasks.supervisor [--parent PID] -- COMMAND...`
+
+Stands between the flow and every process it starts (dvc, a Ray head). The command and all its descendants are ended when the parent dies,
+when the supervisor gets SIGTERM or SIGINT, and when the command itself is over; the command's exit code is passed on. Reader beware: a
+killed process group is not enough, because Ray's processes open groups of their own. On Linux the supervisor adopts orphans
+(`PR_SET_CHILD_SUBREAPER`) and so finds every descendant; elsewhere only the command's own group is ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+POLL_SECONDS = 0.2
+GRACE_SECONDS = 8.0  # between SIGTERM and SIGKILL; a Ray head needs about 3
+PR_SET_CHILD_SUBREAPER = 36
+
+_stopping = threading.Event()
+_children: set[subprocess.Popen[str]] = set()
+_lock = threading.Lock()
+
+
+def start_supervised(
+    command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.Popen[str]:
+    """The command under a supervisor that watches this process; stdout carries both its output streams, as text.
+
+    Raises:
+        RuntimeError: after `stop_supervised`: this process is on its way out and starts nothing more.
+    """
+    root = Path(__file__).resolve().parents[1]
+    wrapped = [sys.executable, str(root / "tasks" / "supervisor.py"), "--parent", str(os.getpid()), "--", *command]
+    with _lock:
+        if _stopping.is_set():
+            raise RuntimeError("stopping: no new process is started")
+        process = subprocess.Popen(
+            wrapped,
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        _children.add(process)
+    return process
+
+
+def forget(process: subprocess.Popen[str]) -> None:
+    """Takes a process that has ended off the list of those to stop."""
+    with _lock:
+        _children.discard(process)
+
+
+def stop_supervised(wait_seconds: float = 2 * GRACE_SECONDS) -> None:
+    """Ends everything that `start_supervised` started and that still runs, and refuses new starts."""
+    with _lock:
+        _stopping.set()
+        running = [process for process in _children if process.poll() is None]
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + wait_seconds
+    for process in running:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=max(0.1, deadline - time.monotonic()))
+
+
+def supervise(command: Sequence[str], parent: int) -> int:
+    """Runs the command until it ends, `parent` is gone or a signal asks to stop; then ends what is left of it.
+
+    Returns:
+        The command's exit code; 128 + the signal's number when a signal ended it; 127 when it cannot be started.
+    """
+    stop = _StopRequest()
+    _adopt_orphans()
+    try:
+        child = subprocess.Popen(command, start_new_session=True)
+    except OSError as error:
+        print(f"error: cannot start {command[0]}: {error.strerror}", file=sys.stderr)
+        return 127
+    while child.poll() is None and not stop.signal and os.getppid() == parent:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=POLL_SECONDS)
+    _end_everything(child)
+    code = child.returncode
+    return 128 - code if code < 0 else code
+
+
+class _StopRequest:
+    """Remembers the first SIGTERM, SIGINT or SIGHUP."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.signal = self.signal or number
+
+
+def _end_everything(child: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to all that is left, SIGKILL after the grace time, until nothing is left."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    _signal_all(child, signal.SIGTERM)
+    while _reap(child):
+        if time.monotonic() > deadline:
+            _signal_all(child, signal.SIGKILL)
+        time.sleep(0.05)
+    child.wait()
+
+
+def _reap(child: subprocess.Popen[bytes]) -> bool:
+    """Collects the dead among the descendants; is any of them still alive?"""
+    child.poll()
+    descendants = _descendants(os.getpid())
+    for pid in descendants:
+        if pid != child.pid:
+            with contextlib.suppress(ChildProcessError, OSError):
+                os.waitpid(pid, os.WNOHANG)
+    return child.returncode is None or bool(_descendants(os.getpid()))
+
+
+def _signal_all(child: subprocess.Popen[bytes], number: int) -> None:
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, number)
+    for pid in _descendants(os.getpid()):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _descendants(root: int) -> list[int]:
+    """All living processes below `root`, from /proc; empty where there is none."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):
+            text = entry.read_text(errors="replace")
+            state, parent = text[text.rindex(")") + 2 :].split()[:2]
+            if state != "Z" or int(parent) == root:
+                parents[int(entry.parent.name)] = int(parent)
+    found, level = [], [root]
+    while level:
+        level = [pid for pid, parent in parents.items() if parent in level]
+        found += level
+    return found
+
+
+def _adopt_orphans() -> None:
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tasks.supervisor", description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--parent", type=int, default=os.getppid(), help="process whose death ends the command (default: the parent)"
+    )
+    parser.add_argument("command", nargs="+", help="the command, after --")
+    arguments = parser.parse_args()
+    sys.exit(supervise(arguments.command, arguments.parent))
+
+
+if __name__ == "__main__":
+    main()
