@@ -1,0 +1,47 @@
+"""The list of validation documents, in the order of their tokens in the packed stream: what a score per document needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from components.config.problems import DataError
+
+DOCUMENTS_FILE = "documents.arrow"
+DOCUMENTS_SCHEMA = pa.schema([("id", pa.string()), ("n_tokens", pa.int64()), ("n_bytes", pa.int64())])
+
+
+@dataclass(frozen=True)
+class ValidationDocuments:
+    """One entry per document; document `i` owns the `n_tokens[i]` targets after those of the documents before it.
+
+    Attributes:
+        n_tokens: int64, the end-of-text token included.
+        n_bytes: int64, UTF-8 bytes of the text.
+    """
+
+    ids: tuple[str, ...]
+    n_tokens: npt.NDArray[np.int64]
+    n_bytes: npt.NDArray[np.int64]
+
+
+def read_documents(folder: Path) -> ValidationDocuments:
+    """The documents under `artifacts/data/validation`.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
+    path = folder / DOCUMENTS_FILE
+    try:
+        with pa.memory_map(str(path)) as file:
+            table = pa.ipc.open_file(file).read_all()
+        table.validate(full=True)
+        ids, n_tokens, n_bytes = (table.column(name) for name in DOCUMENTS_SCHEMA.names)
+    except (pa.ArrowInvalid, OSError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: missing or damaged ({reason}); run `dvc repro -f pack`") from None
+    return ValidationDocuments(tuple(ids.to_pylist()), n_tokens.to_numpy().copy(), n_bytes.to_numpy().copy())

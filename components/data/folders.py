@@ -1,0 +1,25 @@
+"""Output folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replaced_folder(target: Path) -> Iterator[Path]:
+    """An empty folder beside `target` to write into: it takes `target`'s place when the block ends well, else it is removed."""
+    target = target.absolute()
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        yield aside
+        if target.exists():
+            shutil.rmtree(target)
+        aside.rename(target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

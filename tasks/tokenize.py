@@ -1,0 +1,45 @@
+"""Stage `tokenize`: makes or loads the tokenizer and turns the corpus of `data.source` into token shards."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tasks.command import progress_bar, run_command
+
+
+def main() -> None:
+    """Reads `data` of the parameter file, writes the tokenizer and the token shards, and prints the counts."""
+    arguments = _arguments()
+    from components.config.loader import load_study
+    from components.config.schema import FineWebEduSource
+
+    data = load_study(arguments.params).data
+    from components.data.tokenization import tokenize_study
+
+    budget = data.source.token_budget if isinstance(data.source, FineWebEduSource) else None
+    with progress_bar(budget, "tokenize", "tok") as bar:
+        manifest = tokenize_study(data, arguments.tokenizer_out, arguments.out, bar.update)
+    documents = manifest.documents
+    print(
+        f"{arguments.out}: {documents.total:,} documents: {documents.train:,} train, {documents.validation:,} validation, "
+        f"{documents.duplicates:,} duplicates, {documents.empty:,} empty, "
+        f"{documents.below_minimum_score + documents.without_score:,} under the minimum score or without one; "
+        f"{manifest.train.tokens:,} training tokens"
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tasks.tokenize", description=__doc__)
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("artifacts/tokens"), help="folder of the token shards (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--tokenizer-out", type=Path, default=Path("artifacts/tokenizer"), help="folder of the tokenizer (default: %(default)s)"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    run_command(main)
