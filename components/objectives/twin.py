@@ -1,12 +1,54 @@
-"""Placeholder: being written."""
+"""The vanilla baseline: one stand-alone model with one loss.
+
+By default the twin of an exit is the cascade prefix up to that exit, trained alone; `model.segments` of the arm gives it any other
+shape.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from components.config.schema import ObjectiveSettings
+from pydantic import Field
+
+from components.config.schema import Model, ObjectiveSettings
+from components.models.sizes import prefix_flops
+from components.objectives import base
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from components.models.cascade import Cascade
 
 
 class Settings(ObjectiveSettings):
     kind: Literal["twin"]
-    exit: int
+    exit: int = Field(ge=1, description="which exit of the model it is the twin of, counted from 1")
+
+    def problems(self, model: Model) -> list[tuple[str, object, str, str]]:
+        return base.at_most("exit", self.exit, len(model.segments), "the number of segments")
+
+    def shape(self, model: Model) -> Model:
+        return model.prefix(model.exits[self.exit - 1])
+
+
+class Objective(base.Objective):
+    def __init__(self, settings: Settings, model: Model, vocab_size: int, seed: int) -> None:
+        super().__init__(model, vocab_size, seed)
+
+    @property
+    def trained_depths(self) -> tuple[int, ...]:
+        return (self.model.n_blocks,)
+
+    def backward(self, model: Cascade, batch: base.TokenBatch, step: int) -> dict[str, Tensor]:
+        from components.models.readout import nll_sum
+
+        hidden_ND, head_VD = model.read(batch.tokens_BT, model.n_blocks, batch.documents_BT)
+        nll = nll_sum(hidden_ND, head_VD, batch.labels_BT.flatten())
+        (nll * batch.scale).backward()  # type: ignore[no-untyped-call]
+        return {"loss": nll.detach(), "full": nll.detach()}
+
+    def step_flops(self, step: int, seq_len: int) -> int:
+        return 3 * prefix_flops(self.model, self.vocab_size, self.model.n_blocks, seq_len)
+
+    def expected_flops(self, seq_len: int) -> float:
+        return float(self.step_flops(0, seq_len))

@@ -1,0 +1,136 @@
+"""A finished model on disk: `model.safetensors` and `model.json`. Weights are never read from pickles.
+
+`model.json` says everything needed to use the weights: the shape, the vocabulary, and where the model came from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from components.config.problems import CheckpointError
+from components.config.schema import Model
+from components.models.cascade import Cascade
+from components.results import Record
+
+WEIGHTS, CARD = "model.safetensors", "model.json"
+
+
+class ModelCard(Record):
+    """What a model file says about itself.
+
+    Attributes:
+        objective: kind and settings, as in `params.yaml`.
+        trained_depths: depths that ever got a loss.
+        steps: optimizer steps of the training run.
+        tokens: tokens per step, seq_len included: steps x tokens_per_step were seen.
+        data_fingerprint: of the packed training rows; `stream_fingerprint` of the batches consumed, in order.
+        tokenizer_hash: of the tokenizer whose ids the model reads.
+    """
+
+    version: Literal[1]
+    arm: str
+    seed: int
+    model: Model
+    vocab_size: int
+    eos_id: int
+    objective: dict[str, Any]
+    trained_depths: tuple[int, ...]
+    steps: int
+    tokens_per_step: int
+    seq_len: int
+    data_fingerprint: str
+    stream_fingerprint: str
+    tokenizer_hash: str
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> str:
+    """Writes tensors to a safetensors file, flushed to disk.
+
+    Returns:
+        The file's SHA-256.
+    """
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU.
+
+    Raises:
+        CheckpointError: no such file, or it is truncated or not safetensors.
+    """
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file") from None
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: not a whole safetensors file ({error})") from None
+    return tensors
+
+
+def save_model(model: Cascade, card: ModelCard, folder: Path) -> None:
+    """Writes the model's files aside and renames the folder, so that it is whole whenever it is there."""
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    save_tensors(model.state_dict(), aside / WEIGHTS)
+    (aside / CARD).write_text(json.dumps(card.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    aside.replace(folder)
+
+
+def read_card(folder: Path) -> ModelCard:
+    """The card of a model folder.
+
+    Raises:
+        CheckpointError: the file is missing or is not such a card.
+    """
+    path = folder / CARD
+    try:
+        return ModelCard.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file; run `dvc repro` to train the arm") from None
+    except ValidationError as error:
+        raise CheckpointError(
+            f"{path}: not a model card of this version ({error.error_count()} problems); re-train the arm"
+        ) from None
+
+
+def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Cascade, ModelCard]:
+    """A finished model, ready to be evaluated.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or the weights do not fit the card.
+    """
+    card = read_card(folder)
+    with torch.device("meta"):
+        model = Cascade(card.model, card.vocab_size)
+    load_weights(model, load_tensors(folder / WEIGHTS), folder / WEIGHTS)
+    return model.to(device).eval(), card
+
+
+def load_weights(model: Cascade, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Puts weights into the model; names and shapes must match exactly.
+
+    Raises:
+        CheckpointError: they do not.
+    """
+    expected = model.state_dict()
+    odd = sorted(set(expected) ^ set(tensors)) or sorted(n for n, t in tensors.items() if t.shape != expected[n].shape)
+    if odd:
+        raise CheckpointError(f"{path}: does not fit the model at {', '.join(odd[:3])}; it belongs to another shape")
+    model.load_state_dict(dict(tensors), assign=any(tensor.is_meta for tensor in expected.values()))

@@ -1,0 +1,84 @@
+"""From the normed residual stream to losses, without ever holding all logits of a micro-batch.
+
+At vocabulary 49,152 the logits of one 2,048-token row are 400 MB in float32, and training would need them three times. All losses
+here walk over chunks of tokens instead.
+
+Shapes: N tokens, D width, V vocabulary. Labels of -100 do not count.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn import LinearCrossEntropyOptions
+
+IGNORED = -100
+CHUNK_TOKENS = 256  # measured: as fast as whole logits at V = 1,024, faster at V = 49,152
+
+
+def nll_sum(hidden_ND: Tensor, head_VD: Tensor, labels_N: Tensor) -> Tensor:
+    """Summed next-token cross-entropy of hidden states read out by a head.
+
+    Returns:
+        Scalar, nats, summed over labels that count.
+    """
+    options = LinearCrossEntropyOptions(batch_chunk_size=CHUNK_TOKENS)
+    return F.linear_cross_entropy(hidden_ND, head_VD.to(hidden_ND.dtype), labels_N, reduction="sum", options=options)
+
+
+@torch.no_grad()
+def token_nll(hidden_ND: Tensor, head_VD: Tensor, labels_N: Tensor) -> Tensor:
+    """Cross-entropy of each token, float32 [N], nats; 0 where the label does not count."""
+    head_VD = head_VD.to(hidden_ND.dtype)
+    losses = [
+        F.cross_entropy((hidden @ head_VD.T).float(), labels, reduction="none", ignore_index=IGNORED)
+        for hidden, labels in zip(torch.split(hidden_ND, CHUNK_TOKENS), torch.split(labels_N, CHUNK_TOKENS), strict=True)
+    ]
+    return torch.cat(losses)
+
+
+def distilled_nll_sum(
+    hidden_ND: Tensor, head_VD: Tensor, labels_N: Tensor, teacher_ND: Tensor, teacher_head_VD: Tensor, weight: float
+) -> Tensor:
+    """Summed (1 - weight) x cross-entropy + weight x soft cross-entropy to the teacher's distribution.
+
+    The teacher gets no gradient. Its soft cross-entropy is -sum_v p_teacher(v) log p(v), at temperature 1.
+
+    Returns:
+        Scalar, nats, summed over labels that count.
+    """
+    loss: Tensor = _DistilledNll.apply(hidden_ND, head_VD, labels_N, teacher_ND.detach(), teacher_head_VD.detach(), weight)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _DistilledNll(torch.autograd.Function):
+    """Works out both gradients chunk by chunk during the forward pass, where the logits are at hand."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_ND: Tensor, head_VD: Tensor, labels_N: Tensor, teacher_ND: Tensor, teacher_head_VD: Tensor, weight: float
+    ) -> Tensor:
+        head, teacher_head = head_VD.to(hidden_ND.dtype), teacher_head_VD.to(teacher_ND.dtype)
+        grad_hidden, grad_head = torch.empty_like(hidden_ND), torch.zeros_like(head_VD)
+        total = torch.zeros((), dtype=torch.promote_types(hidden_ND.dtype, torch.float32), device=hidden_ND.device)
+        for start in range(0, len(labels_N), CHUNK_TOKENS):
+            part = slice(start, start + CHUNK_TOKENS)
+            hidden, labels = hidden_ND[part], labels_N[part]
+            counts = (labels != IGNORED)[:, None].to(total.dtype)
+            logp = torch.log_softmax((hidden @ head.T).to(total.dtype), dim=-1)
+            target = torch.softmax((teacher_ND[part] @ teacher_head.T).to(total.dtype), dim=-1).mul_(weight)
+            target.scatter_add_(1, labels.clamp_min(0)[:, None], torch.full_like(counts, 1.0 - weight))
+            total -= (target * logp * counts).sum()
+            grad_logits = logp.exp_().sub_(target).mul_(counts).to(hidden.dtype)
+            torch.mm(grad_logits, head, out=grad_hidden[part])
+            grad_head += (grad_logits.T @ hidden).to(grad_head.dtype)
+        ctx.save_for_backward(grad_hidden, grad_head)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad_hidden, grad_head = ctx.saved_tensors
+        return grad_hidden * grads[0], grad_head * grads[0], None, None, None, None

@@ -1,0 +1,59 @@
+"""Parameters and FLOPs of every prefix, from the settings alone (no torch): what planning and every results file quote.
+
+A multiply-add counts as two operations. Counted are the matrix products (projections, SwiGLU, heads, attention scores and mixing);
+norms, rotary, softmax and look-ups are left out, as is usual. A backward pass costs twice its forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from components.config.schema import Model
+
+
+def block_parameters(d_model: int, ffn_ratio: int) -> int:
+    """Weights of one block: q, k, v, out (4 d^2), gate, up, down (3 r d^2), two norms."""
+    return (4 + 3 * ffn_ratio) * d_model**2 + 2 * d_model
+
+
+def prefix_parameters(model: Model, vocab_size: int, depth: int) -> int:
+    """Parameters of F_depth as a stand-alone model: embedding slices up to its width, its blocks, its segment's norm and head."""
+    shape = model.prefix(depth)
+    blocks = sum(segment.n_blocks * block_parameters(segment.d_model, model.ffn_ratio) for segment in shape.segments)
+    width = shape.segments[-1].d_model
+    return vocab_size * width + blocks + width + width * vocab_size
+
+
+def stored_parameters(model: Model, vocab_size: int) -> int:
+    """Parameters of the whole cascade with the exits of all its segments."""
+    other_exits = sum(segment.d_model * (vocab_size + 1) for segment in model.segments[:-1])
+    return prefix_parameters(model, vocab_size, model.n_blocks) + other_exits
+
+
+def block_flops(d_model: int, ffn_ratio: int, seq_len: int) -> int:
+    """Forward FLOPs per token of one block: its matrices, and causal attention over on average (seq_len + 1) / 2 positions."""
+    matrices = 2 * (4 + 3 * ffn_ratio) * d_model**2
+    attention = 4 * d_model * (seq_len + 1) // 2
+    return matrices + attention
+
+
+def trunk_flops(model: Model, depth: int, seq_len: int) -> int:
+    """Forward FLOPs per token of the first `depth` blocks."""
+    return sum(
+        segment.n_blocks * block_flops(segment.d_model, model.ffn_ratio, seq_len) for segment in model.prefix(depth).segments
+    )
+
+
+def head_flops(model: Model, vocab_size: int, depth: int) -> int:
+    """Forward FLOPs per token of the head that reads out depth k."""
+    return 2 * model.prefix(depth).segments[-1].d_model * vocab_size
+
+
+def prefix_flops(model: Model, vocab_size: int, depth: int, seq_len: int) -> int:
+    """Forward FLOPs per token of F_depth."""
+    return trunk_flops(model, depth, seq_len) + head_flops(model, vocab_size, depth)
+
+
+def sweep_flops(model: Model, vocab_size: int, depths: Collection[int], seq_len: int) -> int:
+    """Forward FLOPs per token of one shared trunk pass that is read out at several depths."""
+    return trunk_flops(model, max(depths), seq_len) + sum(head_flops(model, vocab_size, depth) for depth in depths)

@@ -1,0 +1,86 @@
+"""What the training loop asks of an objective.
+
+The loop knows no arm: it hands over a micro-batch, the objective runs its forward and backward passes, the gradients are in the
+model. To add a kind of objective, add a file here with a `Settings` class (its keys in `params.yaml`) and an `Objective` class.
+Neither may import torch at the top of the file: settings are checked, and costs planned, without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from components.config.schema import Arm, Model, ObjectiveSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from components.models.cascade import Cascade
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """A micro-batch on the device.
+
+    Attributes:
+        tokens_BT: int64 [B, T]. labels_BT: int64 [B, T]; -100 does not count. documents_BT: document number of each token when
+        attention stays within documents, else None. scale: 1 / valid labels of the whole global batch: losses are summed, then
+        multiplied by it, so that neither accumulation nor
+            the number of workers changes the gradient.
+    """
+
+    tokens_BT: Tensor
+    labels_BT: Tensor
+    documents_BT: Tensor | None
+    scale: float
+
+
+class Objective(ABC):
+    """One training objective, bound to a model shape and a seed."""
+
+    def __init__(self, model: Model, vocab_size: int, seed: int) -> None:
+        self.model, self.vocab_size, self.seed = model, vocab_size, seed
+
+    @property
+    @abstractmethod
+    def trained_depths(self) -> tuple[int, ...]:
+        """Depths that ever get a loss."""
+
+    @abstractmethod
+    def backward(self, model: Cascade, batch: TokenBatch, step: int) -> dict[str, Tensor]:
+        """Adds the gradient of this micro-batch's share of the step's loss.
+
+        Returns:
+            Detached sums in nats over the micro-batch's labels, `loss` (the objective itself) among them; the caller divides by the
+            global number of labels.
+        """
+
+    @abstractmethod
+    def step_flops(self, step: int, seq_len: int) -> int:
+        """FLOPs per token of the forward and backward passes of one step."""
+
+    @abstractmethod
+    def expected_flops(self, seq_len: int) -> float:
+        """`step_flops` in the mean over steps."""
+
+    def depths_at(self, step: int) -> Sequence[int]:
+        """Depths that get a loss in this step: the trace that is saved with the run."""
+        return self.trained_depths
+
+
+def build_objective(arm: Arm, vocab_size: int, seed: int) -> Objective:
+    """The objective of an arm; its kind is the name of a module of this package."""
+    module = importlib.import_module(f"components.objectives.{arm.objective.kind}")
+    objective: Objective = module.Objective(arm.objective, arm.model, vocab_size, seed)
+    return objective
+
+
+def at_most(key: str, value: int, limit: int, what: str) -> list[tuple[str, object, str, str]]:
+    """The problem of a number above a limit that the model's shape sets, as `ObjectiveSettings.problems` returns it."""
+    return [] if value <= limit else [(key, value, f"must be at most {limit}, {what}", "lower it or change model.segments")]
+
+
+__all__ = ["Objective", "ObjectiveSettings", "TokenBatch", "at_most", "build_objective"]

@@ -1,0 +1,220 @@
+"""One training run: an arm with one seed, from the first step or from where it was stopped.
+
+Runs in any process; with a `torch.distributed` process group it is one worker of several. Killed at any moment and started
+again, it ends with the same weights, bit for bit (on a CPU, with the same workers).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import components
+from components.config.schema import Arm, Runtime
+from components.data.stream import BatchStream, PackedRows
+from components.models.cascade import Cascade
+from components.models.files import ModelCard, save_model
+from components.objectives.base import Objective, build_objective
+from components.results import SeedCost
+from components.training.checkpoint import Resume, load_newest, save_checkpoint
+from components.training.step import TrainState, train_step
+from components.training.workers import rank_and_workers, wait_for_all
+
+CODE_OF_A_RUN = ("data/stream.py", "models", "objectives", "training")
+HISTORY = "history.jsonl"
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """What to train and where its files are."""
+
+    arm: Arm
+    seed: int
+    data_dir: Path
+    run_dir: Path
+    output_dir: Path
+    runtime: Runtime
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A sign of life: steps done of all, the latest loss, the speed, and the step this session started from."""
+
+    step: int
+    steps: int
+    loss_nats: float
+    tokens_per_second: float
+    resumed_from: int
+
+
+def run_training(run: TrainingRun, on_progress: Callable[[Progress], None]) -> SeedCost:
+    """Trains the run to its end, writes the model to `output_dir` and returns what it cost.
+
+    A finished run only writes its model again.
+
+    Raises:
+        DataError: the packed data cannot be used.
+        NonFiniteLossError: the run diverged; its last checkpoint is kept.
+    """
+    device = pick_device(run.runtime.device)
+    rows = PackedRows.open(run.data_dir / "train")
+    training = run.arm.training
+    stream = BatchStream(rows, run.seed, training.batch_rows)
+    objective = build_objective(run.arm, rows.vocab_size, run.seed)
+    model = Cascade(run.arm.model, rows.vocab_size).to(device)
+    model.init_weights(run.seed)
+    state = TrainState.fresh(model, training)
+    folder = run.run_dir / identity(run, rows)
+    resume = load_newest(state, folder) or Resume(0, 0.0, 0, "", [])
+    resume = _train(run, state, stream, objective, folder, resume, on_progress)
+    if rank_and_workers()[0] == 0:
+        _write_output(run, state, rows, objective, resume)
+    wait_for_all()
+    return _cost(run, rows, objective, resume, device)
+
+
+def _train(
+    run: TrainingRun,
+    state: TrainState,
+    stream: BatchStream,
+    objective: Objective,
+    folder: Path,
+    resume: Resume,
+    on_progress: Callable[[Progress], None],
+) -> Resume:
+    training, runtime = run.arm.training, run.runtime
+    rank, workers = rank_and_workers()
+    begun, begun_at = resume.step, time.perf_counter()
+    saved_at, history = begun_at, list(resume.history)
+    while state.step < training.steps:
+        batch = stream.batch(state.step, rank, workers)
+        losses = train_step(state, batch, objective, training, runtime.micro_batch_rows, stream.rows.eos_id)
+        last = state.step == training.steps
+        if state.step % runtime.log_every_steps == 0 or last:
+            history.append(history_line(state, objective, losses))
+            speed = (state.step - begun) * training.batch_rows * stream.rows.seq_len / (time.perf_counter() - begun_at)
+            on_progress(Progress(state.step, training.steps, losses["loss"], speed, begun))
+        if state.step % runtime.checkpoint_every_steps == 0 or last:
+            resume = Resume(
+                step=state.step,
+                seconds=resume.seconds + time.perf_counter() - saved_at,
+                peak_memory_bytes=max(resume.peak_memory_bytes, peak_memory_bytes(next(state.model.parameters()).device)),
+                stream_fingerprint=stream.fingerprint(state.step, (resume.step, resume.stream_fingerprint)),
+                history=list(history),
+            )
+            saved_at = time.perf_counter()
+            if rank == 0:
+                save_checkpoint(state, resume, folder, runtime.keep_checkpoints)
+            wait_for_all()
+    return resume
+
+
+def history_line(state: TrainState, objective: Objective, losses: dict[str, float]) -> dict[str, object]:
+    """One line of the training history: the step just done, its losses (nats per token), learning rate and sampled depths."""
+    done = state.step - 1
+    named = {f"{name}_nats": value for name, value in losses.items() if name != "grad_norm"}
+    lr = state.optimizer.param_groups[0]["lr"]
+    depths = list(objective.depths_at(done))
+    return {"step": state.step, **named, "grad_norm": losses["grad_norm"], "lr": lr, "depths": depths}
+
+
+def identity(run: TrainingRun, rows: PackedRows) -> str:
+    """Names everything that determines the trained weights: arm, seed, data, and the code that trains."""
+    settings = {
+        "model": run.arm.model.model_dump(mode="json"),
+        "training": {**run.arm.training.model_dump(mode="json"), "seeds": None},
+        "objective": run.arm.objective.model_dump(mode="json"),
+        "seed": run.seed,
+        "data": rows.fingerprint,
+        "code": code_fingerprint(),
+    }
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def code_fingerprint() -> str:
+    """Hash of the source files that determine the weights: the same ones `dvc.yaml` lists for the stage."""
+    root = Path(components.__file__).parent
+    digest = hashlib.sha256()
+    for part in CODE_OF_A_RUN:
+        path = root / part
+        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+            digest.update(str(file.relative_to(root)).encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def pick_device(device: str) -> torch.device:
+    """The device of a worker; `auto` takes the GPU that the worker was given, if any."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(device)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Largest memory held so far: of the GPU's tensors, or of the whole process on a CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _write_output(run: TrainingRun, state: TrainState, rows: PackedRows, objective: Objective, resume: Resume) -> None:
+    card = ModelCard(
+        version=1,
+        arm=run.arm.name,
+        seed=run.seed,
+        model=run.arm.model,
+        vocab_size=rows.vocab_size,
+        eos_id=rows.eos_id,
+        objective=run.arm.objective.model_dump(mode="json"),
+        trained_depths=objective.trained_depths,
+        steps=resume.step,
+        tokens_per_step=run.arm.training.batch_rows * rows.seq_len,
+        seq_len=rows.seq_len,
+        data_fingerprint=rows.fingerprint,
+        stream_fingerprint=resume.stream_fingerprint,
+        tokenizer_hash=rows.header.tokenizer_hash,
+    )
+    save_model(state.model, card, run.output_dir)
+    lines = "".join(json.dumps(line) + "\n" for line in resume.history)
+    (run.output_dir / HISTORY).write_text(lines, encoding="utf-8")
+
+
+def _cost(run: TrainingRun, rows: PackedRows, objective: Objective, resume: Resume, device: torch.device) -> SeedCost:
+    training, workers = run.arm.training, rank_and_workers()[1]
+    on_gpu = device.type == "cuda"
+    devices = workers if on_gpu else workers * run.runtime.threads_per_worker
+    tokens_per_step = training.batch_rows * rows.seq_len
+    per_token = sum(objective.step_flops(step, rows.seq_len) for step in range(training.steps))
+    return SeedCost(
+        seed=run.seed,
+        seconds=resume.seconds,
+        devices=devices,
+        device=torch.cuda.get_device_name(device) if on_gpu else cpu_name(),
+        device_hours=resume.seconds * devices / 3600,
+        unit="GPU-hours" if on_gpu else "core-hours",
+        steps=training.steps,
+        tokens=training.steps * tokens_per_step,
+        tokens_per_second=training.steps * tokens_per_step / max(resume.seconds, 1e-9),
+        flops=per_token * tokens_per_step,
+        peak_memory_bytes=resume.peak_memory_bytes,
+        stream_fingerprint=resume.stream_fingerprint,
+    )
+
+
+def cpu_name() -> str:
+    """Model name of the CPU as the system tells it."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return os.uname().machine
