@@ -28,10 +28,10 @@ def _telescopic(sampler: str, has_anchor: bool = True) -> Callable[[Mapping[str,
 
     def is_played_by(objective: Mapping[str, Any]) -> bool:
         drawn = objective.get("sampler")
-        kind = str(drawn.get("kind") if isinstance(drawn, Mapping) else drawn)
+        kind = drawn.get("kind") if isinstance(drawn, Mapping) else None
         return (
             objective.get("kind") == "telescopic"
-            and kind.replace("_", "").replace("-", "") == sampler
+            and kind == sampler
             and (objective.get("anchor_weight") != 0.0) == has_anchor
             and objective.get("distill_weight") == 0.0
             and not objective.get("exclude_full")

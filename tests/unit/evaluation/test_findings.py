@@ -16,7 +16,7 @@ from components.evaluation.telescopic_claims import CLAIMS
 V = 100
 EXITS = (3, 5, 6)
 UNIFORM = {"kind": "telescopic", "sampler": {"kind": "uniform"}, "anchor_weight": 1.0, "distill_weight": 0.0, "exclude_full": False}
-GRID = {**UNIFORM, "sampler": {"kind": "exit_grid"}}
+GRID = {**UNIFORM, "sampler": {"kind": "exitgrid"}}
 LOG = {**UNIFORM, "sampler": {"kind": "loguniform"}}
 BARE = {**UNIFORM, "anchor_weight": 0.0}
 SUITE = {"kind": "fixed_exits", "distill_weight": 0.0, "backward": "per_exit"}
