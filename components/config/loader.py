@@ -49,6 +49,18 @@ def load_study(path: Path = PARAMS_FILE) -> Study:
     )
 
 
+def find_arm(study: Study, name: str) -> Arm:
+    """The arm of that name.
+
+    Raises:
+        ConfigError: there is none; the message names those there are.
+    """
+    if name not in study.arms:
+        close = _suggest(name, study.arms) or "choose one of these"
+        raise ConfigError(f"--arm {name}: no such arm in the parameter file; there are {', '.join(study.arms)}; {close}")
+    return study.arms[name]
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The file as plain dicts and tuples.
 
@@ -214,7 +226,7 @@ def _suggest(word: str, names: Any) -> str:
 
 
 def _remedy(kind: str) -> str:
-    if kind.endswith("_type") or kind.endswith("_parsing"):
+    if kind.endswith(("_type", "_parsing")):
         return "write the value in that form"
     return "choose a value that satisfies it"
 

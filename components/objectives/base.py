@@ -26,10 +26,11 @@ class TokenBatch:
     """A micro-batch on the device.
 
     Attributes:
-        tokens_BT: int64 [B, T]. labels_BT: int64 [B, T]; -100 does not count. documents_BT: document number of each token when
-        attention stays within documents, else None. scale: 1 / valid labels of the whole global batch: losses are summed, then
-        multiplied by it, so that neither accumulation nor
-            the number of workers changes the gradient.
+        tokens_BT: int64 [B, T].
+        labels_BT: int64 [B, T]; -100 does not count.
+        documents_BT: document number of each token when attention stays within documents, else None.
+        scale: 1 / valid labels of the whole global batch. Losses are summed, then multiplied by it, so that neither
+            accumulation nor the number of workers changes the gradient.
     """
 
     tokens_BT: Tensor

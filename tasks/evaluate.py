@@ -1,0 +1,77 @@
+"""Stage `evaluate`: scores every depth of an arm's models on the validation set, and uploads what it found to MLflow."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tasks.command import progress_bar, run_command
+
+
+def main() -> None:
+    """Reads the arm's models and the validation rows, writes `<arm>.json` and `<arm>.documents.parquet`, prints the curve."""
+    arguments = _arguments()
+    from components.config.loader import find_arm, load_study
+
+    study = load_study(arguments.params)
+    arm = find_arm(study, arguments.arm)
+    import torch
+
+    from components.data.documents import read_documents
+    from components.data.stream import PackedRows
+    from components.evaluation.sweep import score_depths, sweep_depths, write_document_scores
+    from components.models.files import load_model
+    from components.results import ArmEvaluation, ValidationSet, write_record
+    from components.training.run import pick_device
+
+    torch.set_num_threads(study.runtime.threads_per_worker)
+    rows = PackedRows.open(arguments.data / "validation")
+    documents = read_documents(arguments.data / "validation")
+    sweeps, evaluations = [], []
+    for seed in arm.training.seeds:
+        model, card = load_model(arguments.models / arm.name / f"seed-{seed}", pick_device(study.runtime.device))
+        with progress_bar(len(rows), f"evaluate {arm.name} seed {seed}", "row") as bar:
+            sweep = sweep_depths(model, rows, documents, study.runtime.micro_batch_rows, bar.update)
+        sweeps.append((seed, sweep))
+        evaluations.append(score_depths(model, sweep, documents, seed, rows.seq_len))
+    write_document_scores(arguments.out / f"{arm.name}.documents.parquet", sweeps, documents)
+    result = ArmEvaluation(
+        version=1,
+        arm=arm.name,
+        objective=arm.objective.kind,
+        n_blocks=model.n_blocks,
+        exits=model.settings.exits,
+        trained_depths=card.trained_depths,
+        vocab_size=card.vocab_size,
+        validation=ValidationSet(
+            fingerprint=rows.fingerprint,
+            n_documents=len(documents.n_tokens),
+            n_tokens=int(documents.n_tokens.sum()),
+            n_bytes=int(documents.n_bytes.sum()),
+        ),
+        seeds=tuple(evaluations),
+    )
+    write_record(result, arguments.out / f"{arm.name}.json")
+    for evaluation in evaluations:
+        curve = "  ".join(
+            f"{score.depth}:{score.ppl:.4g}" if score.ppl is not None else f"{score.depth}:-" for score in evaluation.depths
+        )
+        print(f"{arm.name} seed {evaluation.seed}: perplexity by depth  {curve}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tasks.evaluate", description=__doc__)
+    parser.add_argument("--arm", required=True, help="an arm of the parameter file, e.g. tlm-uniform")
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
+    parser.add_argument(
+        "--data", type=Path, default=Path("artifacts/data"), help="folder of the packed rows (default: %(default)s)"
+    )
+    parser.add_argument("--models", type=Path, default=Path("artifacts/models"), help="folder of the models (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("artifacts/evaluation"), help="folder of the results (default: %(default)s)"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    run_command(main)
