@@ -19,7 +19,7 @@ STATUS_FILE = "STUDY_STATUS_FILE"  # environment: where the command leaves its e
 
 
 def run_command(main: Callable[[], None]) -> NoReturn:
-    """Runs a command and exits: 0, 2 with one message for a `StudyError`, 130 when interrupted; other errors keep their traceback."""
+    """Runs a command and exits: 0, 2 with one message for a `StudyError`, 130 when interrupted; else the traceback."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         main()

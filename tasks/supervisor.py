@@ -1,8 +1,8 @@
 """Runs a command so that nothing of it can be left behind: `python -m tasks.supervisor [--parent PID] -- COMMAND...`
 
-Stands between the flow and every process it starts (dvc, a Ray head). The command and all its descendants are ended when the parent dies,
-when the supervisor gets SIGTERM or SIGINT, and when the command itself is over; the command's exit code is passed on. Reader beware: a
-killed process group is not enough, because Ray's processes open groups of their own. On Linux the supervisor adopts orphans
+Stands between the flow and every process it starts (dvc, a Ray head). The command and all its descendants are ended when the parent
+dies, when the supervisor gets SIGTERM or SIGINT, and when the command itself is over; the exit code is passed on. Reader
+beware: killing a process group is not enough: Ray's processes open groups of their own. On Linux the supervisor adopts orphans
 (`PR_SET_CHILD_SUBREAPER`) and so finds every descendant; elsewhere only the command's own group is ended.
 """
 

@@ -1,0 +1,265 @@
+"""Where training runs: a Ray task for one worker, a TorchTrainer around the same function for several. Only this file imports Ray.
+
+Ray gives the workers their place and their resources; it knows nothing of arms, and its own checkpoints and retries stay unused:
+a job resumes by itself from its own files, so a lost worker is answered by starting the job again. Reader beware: results travel as
+plain data and progress goes through a file in the run's folder (Ray's log forwarding is lossy): on several machines it must
+lie on storage they share, as the checkpoints must.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from components.config.problems import ConfigError, StudyError
+from tasks.ray_head import OBJECT_STORE_BYTES, private_settings, probe_address
+
+Report = Callable[[Mapping[str, Any]], None]
+Job = Callable[[Report], Mapping[str, Any]]
+
+WORKER_RESTARTS = 2  # times a job is started again after a worker was lost (killed, out of memory, machine gone)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one job asks of Ray.
+
+    Attributes:
+        workers: processes that run the job together.
+        threads: CPUs, and OpenMP threads, of each.
+        device: `auto` takes one GPU for each worker when the cluster has that many.
+    """
+
+    workers: int
+    threads: int
+    device: str
+
+
+class WorkerLostError(RuntimeError):
+    """A worker process died, or lost its peers; the job itself did not fail."""
+
+
+@contextlib.contextmanager
+def ray_session(resources: Resources) -> Iterator[str]:
+    """Connects to `RAY_ADDRESS`, or starts a Ray of this process's own on loopback; yields the device, `cpu` or `cuda`.
+
+    Raises:
+        ConfigError: nothing answers at `RAY_ADDRESS`, or the cluster cannot hold the workers.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    if address:
+        probe_address(address)
+    else:
+        os.environ.update(private_settings())
+    import ray
+
+    folder = None if address else tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # socket paths hold 107 bytes: never a deep folder
+    options: dict[str, Any] = {"address": address} if address else _local_options(folder)
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(
+            **options, log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": _worker_settings(resources.threads)}
+        )
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)  # ray.init puts its own in place
+        yield choose_device(resources, ray.nodes())
+    finally:
+        ray.shutdown()
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def choose_device(resources: Resources, nodes: list[dict[str, Any]]) -> str:
+    """The device the workers get, checked against what the cluster's machines have (an impossible request would wait for ever).
+
+    Raises:
+        ConfigError: too few CPUs or GPUs.
+    """
+    machines = [node["Resources"] for node in nodes if node.get("Alive", True)]
+    gpus = sum(int(machine.get("GPU", 0)) for machine in machines)
+    if resources.device == "cuda" and gpus < resources.workers:
+        raise ConfigError(
+            f"params.yaml: runtime.workers: {resources.workers} workers need as many GPUs (the Ray cluster has {gpus}); "
+            "lower it, set runtime.device to cpu, or point RAY_ADDRESS at a larger cluster"
+        )
+    places = sum(int(machine.get("CPU", 0)) // resources.threads for machine in machines)
+    if places < resources.workers:
+        cpus = sum(int(machine.get("CPU", 0)) for machine in machines)
+        raise ConfigError(
+            f"params.yaml: runtime.workers: {resources.workers} workers x {resources.threads} threads do not fit on the Ray "
+            f"cluster ({cpus} CPUs on {len(machines)} machines); lower runtime.workers or runtime.threads_per_worker"
+        )
+    return "cuda" if resources.device != "cpu" and gpus >= resources.workers else "cpu"
+
+
+def run_job(job: Job, resources: Resources, device: str, folder: Path, on_progress: Report) -> dict[str, Any]:
+    """The job's result, once all workers have run it; needs a `ray_session`.
+
+    Args:
+        job: called in every worker with a function that reports progress; rank 0's reports and result count. Picklable.
+        folder: for the progress file; one job at a time.
+        on_progress: called here, in order, with what rank 0 reported.
+
+    Raises:
+        StudyError: as raised by the job.
+        WorkerLostError: workers were lost more than `WORKER_RESTARTS` times.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    launch = _run_task if resources.workers == 1 else _run_group
+    restarts = 0
+    while True:
+        try:
+            with _followed(folder / "progress.jsonl", on_progress) as progress:
+                return launch(job, resources, device, progress)
+        except WorkerLostError as error:
+            if restarts == WORKER_RESTARTS:
+                raise
+            restarts += 1
+            print(f"{error}; starting again from the newest checkpoint ({restarts} of {WORKER_RESTARTS})", file=sys.stderr)
+
+
+def _run_task(job: Job, resources: Resources, device: str, progress: Path) -> dict[str, Any]:
+    import ray
+
+    place = ray.remote(num_cpus=resources.threads, num_gpus=int(device == "cuda"), max_retries=0, max_calls=1)
+    reference = place(_job_in_task).remote(job, progress)
+    try:
+        result: dict[str, Any] = ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, StudyError):
+            raise error.cause from None
+        raise
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError) as error:
+        raise WorkerLostError(f"the training worker was lost ({type(error).__name__})") from None
+    except BaseException:
+        ray.cancel(reference, force=True)
+        raise
+    return result
+
+
+def _job_in_task(job: Job, progress: Path) -> dict[str, Any]:
+    return dict(job(_writer(progress)))
+
+
+def _run_group(job: Job, resources: Resources, device: str, progress: Path) -> dict[str, Any]:
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.v2.api.exceptions import WorkerGroupError
+
+    result = progress.with_name("result.json")
+    result.unlink(missing_ok=True)
+    per_worker = {"CPU": resources.threads, **({"GPU": 1} if device == "cuda" else {})}
+    with tempfile.TemporaryDirectory(prefix="ray-train-") as storage:
+        trainer = TorchTrainer(
+            _job_in_group,
+            train_loop_config={"job": job, "progress": progress, "result": result},
+            torch_config=TorchConfig(backend="nccl" if device == "cuda" else "gloo"),
+            scaling_config=ScalingConfig(num_workers=resources.workers, use_gpu=device == "cuda", resources_per_worker=per_worker),
+            # a unique name: Ray Train resumes a run of the same name, whatever its settings
+            run_config=RunConfig(
+                name=uuid.uuid4().hex,
+                storage_path=storage,
+                failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
+                worker_runtime_env={"env_vars": _worker_settings(resources.threads)},
+            ),
+        )
+        try:
+            trainer.fit()
+        except WorkerGroupError as error:
+            raise _group_failure(error.worker_failures) from None
+    found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    result.unlink()
+    return found
+
+
+def _job_in_group(config: dict[str, Any]) -> None:
+    from ray.train import get_context
+
+    first = get_context().get_world_rank() == 0
+    result = config["job"](_writer(config["progress"]) if first else _no_report)
+    if first:
+        config["result"].write_text(json.dumps(result), encoding="utf-8")
+
+
+def _group_failure(failures: Mapping[int, BaseException]) -> BaseException:
+    """What stopped a group: a mistake of the user before all else, then a lost worker, then any error of the job."""
+    import ray
+
+    causes = {rank: _cause(error) for rank, error in sorted(failures.items())}
+    for cause in causes.values():
+        if isinstance(cause, StudyError):
+            return cause
+    for rank, cause in causes.items():
+        # survivors of a lost peer fail in the collective: gloo and nccl say so only in their text
+        if isinstance(cause, ray.exceptions.RayError) or "gloo" in str(cause) or "NCCL" in str(cause):
+            return WorkerLostError(f"training worker {rank} was lost ({type(cause).__name__})")
+    return next(iter(causes.values()))
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The exception of the job inside Ray's wrappers."""
+    wrapped = (getattr(error, name, None) for name in ("_base_exc", "health_check_failure", "cause"))
+    inner = next((one for one in wrapped if one is not None), None)
+    return _cause(inner) if isinstance(inner, BaseException) and inner is not error else error
+
+
+def _writer(path: Path) -> Report:
+    def write(progress: Mapping[str, Any]) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(dict(progress)) + "\n")
+
+    return write
+
+
+def _no_report(progress: Mapping[str, Any]) -> None:
+    """Ranks past the first have nothing to say."""
+
+
+@contextlib.contextmanager
+def _followed(path: Path, on_progress: Report) -> Iterator[Path]:
+    """A fresh progress file whose lines reach `on_progress` while the block runs, all of them by its end."""
+    path = path.resolve()
+    path.write_text("", encoding="utf-8")
+    done = threading.Event()
+
+    def follow() -> None:
+        rest, last = "", False
+        with path.open(encoding="utf-8") as file:
+            while True:
+                rest += file.read()
+                *lines, rest = rest.split("\n")
+                for line in lines:
+                    on_progress(json.loads(line))
+                if last:
+                    return
+                last = done.wait(timeout=0.3)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield path
+    finally:
+        done.set()
+        thread.join(timeout=10)
+        path.unlink(missing_ok=True)
+
+
+def _local_options(folder: str | None) -> dict[str, Any]:
+    return {"address": "local", "include_dashboard": False, "_temp_dir": folder, "object_store_memory": OBJECT_STORE_BYTES}
+
+
+def _worker_settings(threads: int) -> dict[str, str]:
+    count = str(threads)
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {**dict.fromkeys(names, count), "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}

@@ -1,0 +1,111 @@
+"""Stage `train@<arm>`: trains the arm once per seed, on Ray, and writes the models and what they cost.
+
+Stopped at any moment and started again, it goes on from the newest checkpoint of each seed under `runs/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.command import progress_bar, run_command
+
+if TYPE_CHECKING:
+    from components.results import SeedCost
+    from components.training.run import Progress, TrainingRun
+    from tasks.ray_train import Report, Resources
+
+
+def main() -> None:
+    """Reads the arm from the parameter file, trains its seeds one after the other, writes the arm's cost, fills MLflow."""
+    arguments = _arguments()
+    from components.config.loader import find_arm, load_study
+
+    study = load_study(arguments.params)
+    arm = find_arm(study, arguments.arm)
+    from components.results import ArmCost, write_record
+    from components.training.run import TrainingRun
+    from tasks.ray_train import Resources, ray_session
+
+    runtime = study.runtime
+    resources = Resources(runtime.workers, runtime.threads_per_worker, runtime.device)
+    costs = []
+    with ray_session(resources) as device:
+        for seed in arm.training.seeds:
+            run = TrainingRun(
+                arm=arm,
+                seed=seed,
+                data_dir=arguments.data.resolve(),
+                run_dir=arguments.runs.resolve() / arm.name / f"seed-{seed}",
+                output_dir=arguments.models.resolve() / arm.name / f"seed-{seed}",
+                runtime=runtime.model_copy(update={"device": device}),
+            )
+            costs.append(train_seed(run, resources))
+    write_record(ArmCost(version=1, arm=arm.name, seeds=tuple(costs)), arguments.cost / f"{arm.name}.json")
+    _fill_mlflow(arguments.params, arm.name)
+
+
+def train_seed(run: TrainingRun, resources: Resources) -> SeedCost:
+    """Trains one seed on the Ray session that is open, with a progress bar, and returns what it cost."""
+    from components.results import SeedCost
+    from tasks.ray_train import run_job
+
+    with progress_bar(run.arm.training.steps, f"train {run.arm.name} seed {run.seed}", "step") as bar:
+        result = run_job(partial(run_on_worker, run), resources, run.runtime.device, run.run_dir, partial(_show, bar))
+    return SeedCost.model_validate_json(json.dumps(result))
+
+
+def run_on_worker(run: TrainingRun, report: Report) -> dict[str, Any]:
+    """What every Ray worker executes: the training loop, with this worker's share of threads."""
+    import torch
+
+    from components.training.run import run_training
+
+    torch.set_num_threads(run.runtime.threads_per_worker)
+
+    def tell(progress: Progress) -> None:
+        report(asdict(progress))
+
+    return run_training(run, tell).model_dump(mode="json")
+
+
+def _show(bar: Any, progress: Mapping[str, Any]) -> None:
+    if bar.n == 0 and progress["resumed_from"]:
+        bar.initial = bar.n = progress["resumed_from"]
+        bar.write(f"{bar.desc}: goes on from step {bar.n}", file=sys.stderr)
+    bar.set_postfix_str(f"loss {progress['loss_nats']:.3f}, {progress['tokens_per_second']:,.0f} tok/s", refresh=False)
+    bar.update(progress["step"] - bar.n)
+
+
+def _fill_mlflow(params: Path, arm: str) -> None:
+    """Best effort: the files are the results, MLflow has a copy, and `tasks.track` can always make it again."""
+    try:
+        from tasks.tracking import upload_study
+
+        upload_study(params, arms=(arm,))
+    except Exception as error:  # a store that is down must not cost the trained model
+        print(
+            f"warning: MLflow was not filled ({type(error).__name__}: {error}); `python -m tasks.track` does it later",
+            file=sys.stderr,
+        )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tasks.train", description=__doc__.split("\n")[0])
+    parser.add_argument("--arm", required=True, help="name of an arm of the parameter file")
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
+    parser.add_argument("--data", type=Path, default=Path("artifacts/data"), help="packed rows (default: %(default)s)")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of checkpoints (default: %(default)s)")
+    parser.add_argument("--models", type=Path, default=Path("artifacts/models"), help="folder of models (default: %(default)s)")
+    parser.add_argument("--cost", type=Path, default=Path("artifacts/cost"), help="folder of costs (default: %(default)s)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    run_command(main)

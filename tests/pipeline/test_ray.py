@@ -1,0 +1,148 @@
+"""The Ray adapter on a real Ray: results, mistakes, lost workers, a group of two, one head for several jobs, nothing left over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from processes import leftovers
+
+pytestmark = pytest.mark.slow
+
+PREAMBLE = """
+import json, os, signal, sys, time
+from pathlib import Path
+from components.config.problems import DataError, StudyError
+from tasks.ray_head import ray_head
+from tasks.ray_train import Resources, ray_session, run_job
+folder = Path(sys.argv[1])
+"""
+
+
+def run_script(body: str, folder: Path, seconds: float = 240) -> subprocess.CompletedProcess[str]:
+    """The script in a process of its own: Ray leaves settings behind in the process that used it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    command = [sys.executable, "-c", PREAMBLE + textwrap.dedent(body), str(folder)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+def test_task_returns_result_progress_and_mistakes_and_survives_a_lost_worker(tmp_path: Path) -> None:
+    done = run_script(
+        """
+        def good(report):
+            report({"step": 1}); report({"step": 2})
+            return {"threads": os.environ["OMP_NUM_THREADS"], "pid": os.getpid()}
+        def wrong(report):
+            raise DataError("rows.arrow: truncated")
+        def killed_once(report):
+            mark = folder / "mark"
+            if not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return {"again": True}
+        resources = Resources(workers=1, threads=1, device="auto")
+        seen = []
+        with ray_session(resources) as device:
+            result = run_job(good, resources, device, folder, seen.append)
+            assert result["threads"] == "1" and result["pid"] != os.getpid(), result
+            assert [line["step"] for line in seen] == [1, 2], seen
+            try:
+                run_job(wrong, resources, device, folder, print)
+            except StudyError as error:
+                assert type(error) is DataError and str(error) == "rows.arrow: truncated", repr(error)
+            else:
+                raise SystemExit("the mistake was lost")
+            assert run_job(killed_once, resources, device, folder, print) == {"again": True}
+        print("all good")
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all good" in done.stdout
+    assert "worker was lost" in done.stderr
+    assert not leftovers("ray")
+
+
+def test_group_of_two_reduces_over_gloo_and_restarts_after_a_lost_rank(tmp_path: Path) -> None:
+    done = run_script(
+        """
+        def total(report):
+            import torch
+            import torch.distributed as dist
+            mark = folder / "mark"
+            if dist.get_rank() == 1 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            value = torch.tensor([dist.get_rank() + 1.0])
+            dist.all_reduce(value)
+            report({"rank": dist.get_rank()})
+            return {"sum": value.item(), "world": dist.get_world_size()}
+        def wrong(report):
+            raise DataError("rows.arrow: truncated")
+        resources = Resources(workers=2, threads=1, device="cpu")
+        seen = []
+        with ray_session(resources) as device:
+            assert run_job(total, resources, device, folder, seen.append) == {"sum": 3.0, "world": 2}
+            assert [line["rank"] for line in seen] == [0], seen
+            try:
+                run_job(wrong, resources, device, folder, print)
+            except StudyError as error:
+                assert str(error) == "rows.arrow: truncated", repr(error)
+            else:
+                raise SystemExit("the mistake was lost")
+        print("all good")
+        """,
+        tmp_path,
+        seconds=400,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all good" in done.stdout
+    assert "worker" in done.stderr
+    assert "was lost" in done.stderr
+    assert not leftovers("ray")
+
+
+def test_one_head_serves_several_sessions_and_ends_with_its_block(tmp_path: Path) -> None:
+    done = run_script(
+        """
+        resources = Resources(workers=1, threads=1, device="auto")
+        with ray_head():
+            address = os.environ["RAY_ADDRESS"]
+            for turn in range(2):
+                with ray_session(resources) as device:
+                    assert run_job(lambda report: {"turn": turn}, resources, device, folder, print) == {"turn": turn}
+        assert "RAY_ADDRESS" not in os.environ
+        print(address)
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("127.0.0.1:")
+    assert not leftovers("ray")
+
+
+def test_interrupted_driver_leaves_no_process(tmp_path: Path) -> None:
+    body = PREAMBLE + textwrap.dedent(
+        """
+        from tasks.command import run_command
+        def sleepy(report):
+            report({"pid": os.getpid()})
+            time.sleep(300)
+        resources = Resources(workers=1, threads=1, device="auto")
+        def main():
+            with ray_session(resources) as device:
+                run_job(sleepy, resources, device, folder, lambda line: print(line["pid"], flush=True))
+        run_command(main)
+        """
+    )
+    driver = subprocess.Popen([sys.executable, "-c", body, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    assert int(driver.stdout.readline())
+    driver.send_signal(signal.SIGTERM)
+    assert driver.wait(timeout=60) == 130
+    assert not leftovers("ray")
