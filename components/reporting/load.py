@@ -18,6 +18,7 @@ from components.config.problems import ResultsError
 from components.config.schema import Arm, Study
 from components.data.manifest import MANIFEST_FILE, DataManifest
 from components.evaluation.bootstrap import DocumentScores, average_seeds
+from components.evaluation.telescopic_claims import TWIN
 from components.results import ArmCost, ArmEvaluation, DepthScore, perplexity, read_record
 
 # Sums of the same float64 numbers in another order agree far better than this.
@@ -72,8 +73,8 @@ class ArmResults:
 
     @property
     def is_curve(self) -> bool:
-        """Whether the arm trains more than one depth; an arm that trains one is a point, and its other depths are noise."""
-        return len(self.evaluation.trained_depths) > 1
+        """Whether its depths are read as one model at many sizes; a twin is a point, and the depths below it mean nothing."""
+        return self.evaluation.n_blocks > 1 and not TWIN.is_played_by(self.arm.objective.model_dump(mode="json"))
 
     @property
     def depths(self) -> tuple[DepthMean, ...]:
@@ -182,6 +183,11 @@ def _check_same_validation(arms: Sequence[ArmResults]) -> None:
             "the arms were scored on different validation sets and cannot be compared; run `dvc repro` to re-evaluate:\n"
             + "\n".join(lines)
         )
+    scored = [(results.name, results.documents) for results in arms if results.documents is not None]
+    for name, documents in scored[1:]:
+        first_name, first = scored[0]
+        if not (np.array_equal(documents.document, first.document) and np.array_equal(documents.n_tokens, first.n_tokens)):
+            raise ResultsError(f"{first_name} and {name} were scored on different documents; run `dvc repro` to re-evaluate them")
 
 
 def _read_documents(path: Path, evaluation: ArmEvaluation) -> DocumentScores | None:

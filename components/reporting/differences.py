@@ -1,0 +1,141 @@
+"""The "differences from the papers" block and the limits of a study, generated from its parameters and results.
+
+Easy to get wrong: a choice that the papers leave open is listed even when nothing differs, because nobody can say that it does not.
+"""
+
+from __future__ import annotations
+
+from components.config.schema import Study
+from components.evaluation.telescopic_claims import TWIN
+from components.reporting import formats
+from components.reporting.analysis import Analysis
+from components.reporting.tables import Row, Table
+
+FEW_DOCUMENTS = 30
+
+
+def recipe_table(analysis: Analysis) -> Table:
+    """The recipe of the TLM paper beside this study's."""
+    study, manifest = analysis.results.study, analysis.results.manifest
+    training, model = study.training, study.model
+    trained = training.steps * training.batch_rows * study.data.seq_len
+    pairs: list[tuple[str, str, str]] = [
+        ("corpus", "FineWeb-Edu", {"sotu": "State of the Union addresses"}.get(study.data.source.kind, study.data.source.kind)),
+        ("training tokens", "20.0B", formats.count_text(trained)),
+        ("vocabulary", "49,152 (SmolLM2)", f"{study.data.tokenizer.vocab_size:,} ({study.data.tokenizer.kind})"),
+        ("segments (blocks @ width)", "11@320, 5@576, 4@960", segments_text(study)),
+        ("exits", "11, 16, 20", ", ".join(map(str, model.exits))),
+        ("head_dim", "64", str(model.head_dim)),
+        ("seq_len", "2048", str(study.data.seq_len)),
+        ("batch", "512 x 2048 tokens", f"{training.batch_rows} x {study.data.seq_len} tokens"),
+        ("steps", "19,073", f"{training.steps:,}"),
+        ("peak learning rate", "0.0004", f"{training.lr:g}"),
+        ("warm-up steps", "1,000", f"{training.warmup_steps:,}"),
+        ("cool-down share", "0.0909, linear", f"{training.cooldown_share:g}, linear"),
+        ("AdamW beta, eps", "0.9 / 0.95, 1e-08", f"{training.beta1:g} / {training.beta2:g}, {training.adam_eps:g}"),
+        ("weight decay", "0.01, not on norms", f"{training.weight_decay:g}, not on norms"),
+        ("gradient clip", "1", f"{training.grad_clip_norm:g}"),
+        ("compute precision", "bfloat16", training.precision),
+        ("seeds", "42, two arms with a second", ", ".join(map(str, training.seeds))),
+    ]
+    if manifest is not None:
+        unique = manifest.train.header.tokens_out
+        pairs.insert(2, ("passes over the training text", "at most 1", f"{trained / max(1, unique):.2f}"))
+    rows = tuple((what, paper, own, "same" if paper == own else "differs") for what, paper, own in pairs)
+    return Table("Recipe", ("what", "TLM paper", "this study", ""), rows, "Settings that all arms share.", (0, 1, 2, 3))
+
+
+def override_table(analysis: Analysis) -> Table | None:
+    """What single arms change against the shared settings; None when no arm does."""
+    study = analysis.results.study
+    rows: list[Row] = []
+    for name, arm in study.arms.items():
+        is_twin = TWIN.is_played_by(arm.objective.model_dump(mode="json"))
+        for section, own, shared in (("model", arm.model, study.model), ("training", arm.training, study.training)):
+            for key in type(own).model_fields:
+                value = getattr(own, key)
+                if value != getattr(shared, key) and not (
+                    is_twin and key == "segments" and value == _prefix_segments(study, value)
+                ):
+                    rows.append((name, f"{section}.{key}", _plain(getattr(shared, key)), _plain(value)))
+    return (
+        Table("Arms with settings of their own", ("arm", "key", "shared", "arm"), tuple(rows), "", (0, 1, 2, 3)) if rows else None
+    )
+
+
+def open_choices(analysis: Analysis) -> list[str]:
+    """What the papers do not state and this study had to choose, with the values in force."""
+    study = analysis.results.study
+    model, evaluation = study.model, study.evaluation
+    choices = [
+        f"Initialisation: normal with standard deviation {model.init_std:g}, residual outputs scaled by 1/sqrt(2N).",
+        f"RoPE theta {model.rope_theta:g}; RMSNorm epsilon {model.norm_eps:g}; no dropout; rotary angles in float32.",
+        f"SwiGLU inner width {model.ffn_ratio} x d_model and untied embeddings (derived from the paper's parameter counts).",
+        f"Junction norm of the shared model: {'on' if model.junction_norm else 'off'}; an arm may differ, see the arms table.",
+        f"Attention across packed documents: {model.document_attention}.",
+        f"Weight decay on the embedding table: {'yes' if study.training.decay_embeddings else 'no'}.",
+        "Twins: the cascade's prefix trained alone, unless an arm gives another shape; the paper's twin shapes are not public.",
+        "MLMS backward: the setting `backward` of each arm; the paper's cost ratio fits one shared forward, one backward per exit.",
+        "LODA: the paper's formula is not public. Here: best quality among valid depths with at least the demanded throughput, 0 "
+        f"past the fastest valid depth; area over a {evaluation.loda_axis} throughput axis, divided by its length, times 100. "
+        f"Quality for ppl: 1 − NLL / ln V; valid: NLL < ln V − {evaluation.loda_margin_nats:g} nats; throughput: 1 / FLOPs per "
+        "token.",
+        "AULB clipped at ln V beside the plain one: an untrained depth can be worse than chance without limit.",
+        f"Intervals: paired bootstrap over validation documents, {evaluation.bootstrap_resamples:,} resamples, seed "
+        f"{evaluation.bootstrap_seed}, {100 * evaluation.confidence:g}% expanded percentile intervals.",
+    ]
+    kinds = {arm.objective.kind for arm in study.arms.values()}
+    return [choice for choice in choices if not choice.startswith("MLMS") or "fixed_exits" in kinds]
+
+
+def limits(analysis: Analysis) -> list[str]:
+    """What a reader must not conclude from this report."""
+    study, arms = analysis.results.study, analysis.arms
+    found = []
+    if analysis.results.missing:
+        found.append(f"Not evaluated: {formats.join_names(analysis.results.missing)}. Their rows are holes, not results.")
+    single = [arm.name for arm in arms if len(arm.evaluation.seeds) == 1]
+    if single:
+        found.append(
+            f"One seed only: {formats.join_names(single)}. The intervals are over validation documents; what another training seed "
+            "would change is not in them."
+        )
+    if analysis.n_documents < FEW_DOCUMENTS:
+        found.append(f"{analysis.n_documents} validation documents are few: the intervals are rough.")
+    without = [arm.name for arm in arms if arm.documents is None]
+    if without:
+        found.append(f"No per-document scores, so no intervals: {formats.join_names(without)}.")
+    broken = [arm.name for arm in arms if any(depth.nll_nats is None for depth in arm.shown_depths)]
+    if broken:
+        found.append(f"NLL is not finite at some depth of {formats.join_names(broken)}: those areas exist only clipped at chance.")
+    unpriced = [arm.name for arm in arms if arm.cost is None]
+    if unpriced:
+        found.append(f"No cost recorded: {formats.join_names(unpriced)}.")
+    if any(seed.unit == "core-hours" for arm in arms if arm.cost for seed in arm.cost.seeds):
+        found.append(
+            "Costs in core-hours of a CPU are not GPU-hours: small matrices on a CPU do not have the cost ratios of a GPU."
+        )
+    trained = study.training.steps * study.training.batch_rows * study.data.seq_len
+    found.append(
+        f"{formats.count_text(trained)} training tokens and {analysis.reference.full.parameters:,} parameters: perplexities are "
+        "not comparable with the paper's, only the shapes of curves and the order of arms are."
+    )
+    found.append("Throughput is analytic until latency profiles exist, and quality is perplexity until benchmarks are run.")
+    return found
+
+
+def segments_text(study: Study) -> str:
+    """`8@48, 4@80, 4@112`."""
+    return ", ".join(f"{segment.n_blocks}@{segment.d_model}" for segment in study.model.segments)
+
+
+def _prefix_segments(study: Study, segments: object) -> object:
+    """The segments of the shared cascade's prefix of the same depth."""
+    depth = sum(segment.n_blocks for segment in segments)  # type: ignore[attr-defined]
+    return study.model.prefix(depth).segments
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(f"{one.n_blocks}@{one.d_model}" if hasattr(one, "d_model") else str(one) for one in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,190 @@
+"""The report as a list of sections: what it says and in which order. `render.py` turns them into HTML and Markdown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from components.reporting import formats
+from components.reporting.analysis import Analysis
+from components.reporting.curves import depth_figures, heat_map
+from components.reporting.differences import limits, open_choices, override_table, recipe_table, segments_text
+from components.reporting.environment import environment_table
+from components.reporting.figures import Figure
+from components.reporting.load import ArmResults
+from components.reporting.plots import cost_figure, frontier_figure, training_figure
+from components.reporting.tables import (
+    Row,
+    Table,
+    arms_table,
+    cost_table,
+    depth_difference_table,
+    depth_table,
+    difference_table,
+    frontier_table,
+    seed_means,
+    sensitivity_table,
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """One chapter, shown as paragraphs, then a list, figures and tables."""
+
+    title: str
+    anchor: str
+    paragraphs: tuple[str, ...] = ()
+    items: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    tables: tuple[Table, ...] = field(default=())
+
+
+def build_sections(analysis: Analysis) -> list[Section]:
+    """All sections of the report, in reading order."""
+    return [
+        Section("Summary", "summary", summary(analysis)),
+        Section("Arms", "arms", tables=(arms_table(analysis),)),
+        Section("Depth curves", "curves", figures=tuple(depth_figures(analysis))),
+        Section("Perplexity per depth", "depths", figures=(heat_map(analysis),), tables=(depth_table(analysis),)),
+        Section(
+            "Frontier metrics",
+            "frontier",
+            figures=(frontier_figure(analysis),),
+            tables=(frontier_table(analysis), sensitivity_table(analysis)),
+        ),
+        _differences(analysis),
+        _findings(analysis),
+        _cost(analysis),
+        _training(analysis),
+        Section("Data", "data", tables=_data_tables(analysis)),
+        Section("Environment", "environment", tables=(environment_table(),)),
+        _papers(analysis),
+        Section("Limits", "limits", items=tuple(limits(analysis))),
+    ]
+
+
+def summary(analysis: Analysis) -> tuple[str, ...]:
+    """What was run and what came out, in two paragraphs."""
+    study, arms = analysis.results.study, analysis.arms
+    validation = arms[0].evaluation.validation
+    trained = study.training.steps * study.training.batch_rows * study.data.seq_len
+    exits = formats.join_names([str(depth) for depth in study.model.exits])
+    run = (
+        f"{len(arms)} of {len(study.arms)} arms are evaluated. The cascade has {study.model.n_blocks} blocks "
+        f"({segments_text(study)}), exits at k = {exits}, and a vocabulary of {analysis.vocab_size:,}. An arm without settings of "
+        f"its own trains on {formats.count_text(trained)} tokens ({study.data.source.kind}). Each is scored at every depth on "
+        f"{validation.n_documents:,} held-out documents ({validation.n_tokens:,} tokens)."
+    )
+    curves = [(arm, arm.full) for arm in analysis.curves if arm.full.nll_nats is not None]
+    parts = []
+    if curves:
+        best, full = min(curves, key=lambda pair: pair[1].nll_nats or 0.0)
+        parts.append(
+            f"Lowest perplexity at full size among curves: {best.name}, {formats.perplexity_text(full.ppl, full.nll_nats)}."
+        )
+    areas = [(arm.name, area) for arm in analysis.curves if (area := seed_means(arm)[1]) is not None]
+    if areas:
+        name, area = min(areas, key=lambda pair: pair[1])
+        parts.append(f"Lowest area under the NLL curve (clipped at chance): {name}, {area:.3f} nats.")
+    counts = Counter(finding.verdict for finding in analysis.findings)
+    told = [
+        f"{counts[verdict]} {verdict}" for verdict in ("reproduced", "not reproduced", "inconclusive", "not run") if counts[verdict]
+    ]
+    parts.append(f"Of {len(analysis.findings)} claims of the paper: {formats.join_names(told)}.")
+    return (run, " ".join(parts))
+
+
+def _differences(analysis: Analysis) -> Section:
+    if len(analysis.arms) < 2:
+        text = (f"There is only one evaluated arm, {analysis.reference.name}: nothing to compare it with.",)
+        return Section("Differences between arms", "differences", text)
+    return Section("Differences between arms", "differences", tables=(difference_table(analysis), depth_difference_table(analysis)))
+
+
+def _findings(analysis: Analysis) -> Section:
+    rows = tuple(
+        (finding.statement, finding.verdict, finding.evidence, finding.rule, finding.paper) for finding in analysis.findings
+    )
+    table = Table(
+        "Claims of Telescopic Language Models",
+        ("claim", "verdict", "numbers of this study", "reproduced when", "the paper's numbers"),
+        rows,
+        "Generated by rule from the results. Not reproduced: an interval contradicts the claim; inconclusive: no interval decides.",
+        (0, 1, 2, 3, 4),
+    )
+    return Section("Findings", "findings", tables=(table,))
+
+
+def _cost(analysis: Analysis) -> Section:
+    figure = cost_figure(analysis)
+    if figure is None:
+        return Section("Cost", "cost", ("No arm has a recorded cost (artifacts/cost).",))
+    return Section("Cost", "cost", figures=(figure,), tables=(cost_table(analysis),))
+
+
+def _training(analysis: Analysis) -> Section:
+    figure = training_figure(analysis)
+    if figure is None:
+        return Section("Training", "training", ("No training histories (artifacts/models/<arm>/seed-<seed>/history.jsonl).",))
+    return Section("Training", "training", figures=(figure,))
+
+
+def _papers(analysis: Analysis) -> Section:
+    overrides = override_table(analysis)
+    return Section(
+        "Differences from the papers",
+        "papers",
+        ("Generated from the parameters. The list below the tables holds what the papers leave open and this study chose.",),
+        tuple(open_choices(analysis)),
+        tables=(recipe_table(analysis), *([overrides] if overrides else [])),
+    )
+
+
+def _data_tables(analysis: Analysis) -> tuple[Table, ...]:
+    rows: list[Row] = []
+    manifest, validation = analysis.results.manifest, analysis.arms[0].evaluation.validation
+    rows.append(("validation set scored", validation.fingerprint))
+    if manifest is not None:
+        train, held_out = manifest.train, manifest.validation
+        is_same = held_out.header.fingerprint == validation.fingerprint
+        rows += [
+            (
+                "validation set on disk",
+                f"{held_out.header.fingerprint} ({'the same' if is_same else 'another one: results are stale'})",
+            ),
+            ("training rows", f"{train.header.fingerprint} ({train.header.n_rows:,} rows of {train.header.seq_len} tokens)"),
+            ("corpus", train.header.corpus_fingerprint),
+            ("tokenizer", f"{train.header.tokenizer_hash} (vocabulary {train.header.vocab_size:,})"),
+            ("documents", ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in manifest.documents if count)),
+            (
+                "training tokens",
+                f"{train.header.tokens_out:,} packed of {train.header.tokens_in:,}; {train.header.tokens_dropped:,} dropped",
+            ),
+            (
+                "validation tokens",
+                f"{held_out.header.tokens_out:,}, {held_out.bytes:,} bytes; {held_out.unused_documents:,} documents unused",
+            ),
+        ]
+    else:
+        rows.append(("packed data", "no manifest (artifacts/data/manifest.json)"))
+    data = Table("Data", ("what", "value"), tuple(rows), "", (0, 1))
+    return (data, *_stream_table(analysis))
+
+
+def _stream_table(analysis: Analysis) -> tuple[Table, ...]:
+    """Did every arm consume the same batches in the same order? One row per arm and seed that has a cost."""
+    reference = {seed.seed: seed for seed in _costs(analysis.reference)}
+    rows = []
+    for arm in analysis.arms:
+        for seed in _costs(arm):
+            base = reference.get(seed.seed)
+            is_same = "not compared" if base is None else "yes" if base.stream_fingerprint == seed.stream_fingerprint else "NO"
+            rows.append((arm.name, str(seed.seed), f"{seed.tokens:,}", seed.stream_fingerprint, is_same))
+    if not rows:
+        return ()
+    columns = ("arm", "seed", "tokens", "stream fingerprint", f"as {analysis.reference.name}")
+    return (Table("Token streams", columns, tuple(rows), "Of all batches consumed, in order.", (0, 3, 4)),)
+
+
+def _costs(arm: ArmResults) -> tuple:  # type: ignore[type-arg]
+    return arm.cost.seeds if arm.cost else ()

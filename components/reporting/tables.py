@@ -1,0 +1,277 @@
+"""The report's tables of quality and cost, as rows of text that HTML and Markdown show alike.
+
+Easy to get wrong: an arm without results keeps its row, with dashes, so that a hole is seen and never mistaken for a choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from components.evaluation import frontier
+from components.evaluation.bootstrap import Interval, verdict
+from components.reporting import formats
+from components.reporting.analysis import SENSITIVITY_MARGINS, Analysis, mean_device_hours
+from components.reporting.load import ArmResults, DepthMean
+
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table.
+
+    Attributes:
+        text_columns: columns that hold words, set flush left; the others are numbers, flush right.
+        is_folded: shown only when the reader opens it.
+    """
+
+    title: str
+    columns: Row
+    rows: tuple[Row, ...]
+    note: str = ""
+    text_columns: tuple[int, ...] = (0,)
+    is_folded: bool = False
+
+
+def arms_table(analysis: Analysis) -> Table:
+    """One line an arm: what it is and its headline numbers."""
+    rows = []
+    for name, arm in analysis.results.study.arms.items():
+        found = next((one for one in analysis.arms if one.name == name), None)
+        if found is None:
+            rows.append((name, describe_objective(arm.objective.model_dump(mode="json")), "not evaluated", *[formats.MISSING] * 7))
+            continue
+        full, cost = found.full, mean_device_hours(found)
+        areas = seed_means(found) if found.is_curve else (None, None)
+        rows.append(
+            (
+                name,
+                describe_objective(arm.objective.model_dump(mode="json")),
+                ", ".join(str(seed.seed) for seed in found.evaluation.seeds),
+                str(found.evaluation.n_blocks),
+                formats.count_text(full.parameters),
+                formats.perplexity_text(full.ppl, full.nll_nats),
+                formats.number_text(full.bits_per_byte),
+                formats.number_text(areas[0]),
+                formats.number_text(areas[1]),
+                formats.MISSING if cost is None else f"{formats.hours_text(cost)} {cost_unit(found)}",
+            )
+        )
+    columns = (
+        "arm",
+        "objective",
+        "seeds",
+        "blocks",
+        "parameters",
+        "ppl at N",
+        "bits/byte at N",
+        "AULB",
+        "AULB clipped",
+        "cost per model",
+    )
+    note = "Parameters: the full model as a stand-alone model. A twin is one depth: it has no area."
+    return Table("Arms", columns, tuple(rows), note, (0, 1, 2))
+
+
+def depth_table(analysis: Analysis) -> Table:
+    """Perplexity per depth and arm; a bracket marks a depth that the arm does not train, a star one worse than chance."""
+    chance = math.log(analysis.vocab_size)
+    exits = {depth for arm in analysis.curves for depth in arm.evaluation.exits}
+    deepest = max(arm.evaluation.n_blocks for arm in analysis.arms)
+    shown = {arm.name: {depth.depth: depth for depth in arm.shown_depths} for arm in analysis.arms}
+    rows = tuple(
+        (
+            f"{depth} (exit)" if depth in exits else str(depth),
+            *(_depth_cell(shown[arm.name].get(depth), chance) for arm in analysis.arms),
+        )
+        for depth in range(1, deepest + 1)
+    )
+    note = (
+        f"Mean over seeds. In brackets: depths that the arm does not train. Star: worse than chance, ppl {analysis.vocab_size:,}. "
+        f"Dash: no such depth, or a depth of a twin that means nothing."
+    )
+    return Table("Perplexity per depth and arm", ("depth k", *(arm.name for arm in analysis.arms)), rows, note)
+
+
+def _depth_cell(depth: DepthMean | None, chance: float) -> str:
+    if depth is None:
+        return formats.MISSING
+    text = formats.perplexity_text(depth.ppl, depth.nll_nats)
+    text = text if depth.is_trained else f"[{text}]"
+    return text if depth.nll_nats is not None and depth.nll_nats <= chance else f"{text} *"
+
+
+def frontier_table(analysis: Analysis) -> Table:
+    """Areas, gaps and the price of the full model, per arm."""
+    rows = []
+    for arm in analysis.arms:
+        areas = seed_means(arm) if arm.is_curve else (None, None)
+        gap = _worst_gap(arm) if arm.is_curve else None
+        points = analysis.operating_points(arm)
+        twin = analysis.twin_full
+        is_comparable = twin is not None and arm.evaluation.n_blocks == twin.evaluation.n_blocks and arm.name != twin.name
+        delta = frontier.delta_full(arm.full.nll_nats, twin.full.nll_nats) if twin is not None and is_comparable else None
+        rows.append(
+            (
+                arm.name,
+                formats.number_text(areas[0]),
+                formats.number_text(areas[1]),
+                formats.number_text(analysis.loda_ppl(arm), 1),
+                f"{sum(point.is_valid for point in points)} of {len(points)}",
+                formats.MISSING if gap is None else f"{formats.signed_text(gap[1])} at k = {gap[0]}",
+                formats.percent_text(delta),
+            )
+        )
+    columns = ("arm", "AULB", "AULB clipped", "LODA-ppl", "valid depths", "worst off-exit gap", "ppl against full twin")
+    note = (
+        "AULB and gaps in nats per token. AULB clipped: no depth counts as worse than chance (ln V). A dash for AULB: a twin, or "
+        "a depth that is not finite. LODA-ppl follows this study's own formula and an analytic throughput axis (tokens per FLOP): "
+        "its absolute values are not the paper's. LODA-acc needs benchmark accuracies, which these results do not have."
+    )
+    return Table("Frontier metrics", columns, tuple(rows), note)
+
+
+def sensitivity_table(analysis: Analysis) -> Table:
+    """LODA-ppl over validity margins and throughput axes."""
+    margins = sorted({*SENSITIVITY_MARGINS, analysis.results.study.evaluation.loda_margin_nats})
+    rows = []
+    for arm in analysis.arms:
+        depths = arm.shown_depths
+        table = frontier.loda_sensitivity(
+            [depth.nll_nats for depth in depths],
+            [frontier.analytic_throughput(depth.flops_per_token) for depth in depths],
+            analysis.vocab_size,
+            analysis.throughputs,
+            margins,
+        )
+        rows.append((arm.name, *(formats.number_text(value, 1) for value in table.values())))
+    columns = tuple(f"{axis}, {margin:g}" for axis in ("linear", "log") for margin in margins)
+    note = "Columns: throughput axis and validity margin in nats (a depth is valid when NLL < ln V − margin)."
+    return Table("Sensitivity of LODA-ppl", ("arm", *columns), tuple(rows), note, is_folded=True)
+
+
+def difference_table(analysis: Analysis) -> Table:
+    """Paired differences to the reference arm: areas, the full model, and the exits."""
+    reference = analysis.reference
+    rows = []
+    for arm in analysis.arms:
+        if arm.name == reference.name:
+            continue
+        for title, is_clipped in (("AULB", False), ("AULB clipped", True)):
+            difference = analysis.area_difference(arm, is_clipped)
+            if difference is not None:
+                rows.append(_difference_row(arm, title, difference))
+        exits = [depth for depth in analysis.compared_depths(arm) if depth in reference.evaluation.exits]
+        rows += [_difference_row(arm, f"NLL at k = {depth}", analysis.difference(arm, depth)) for depth in exits]
+    return Table(
+        f"Differences to {reference.name}",
+        ("arm", "quantity", "difference (nats)", "verdict"),
+        tuple(rows),
+        _interval_note(analysis, reference),
+        (0, 1, 3),
+    )
+
+
+def depth_difference_table(analysis: Analysis) -> Table:
+    """Paired differences to the reference arm at every depth."""
+    reference = analysis.reference
+    others = [arm for arm in analysis.arms if arm.name != reference.name]
+    compared = {arm.name: analysis.compared_depths(arm) for arm in others}
+    rows = []
+    for depth in range(1, reference.evaluation.n_blocks + 1):
+        cells = []
+        for arm in others:
+            known = analysis.difference(arm, depth) if depth in compared[arm.name] else None
+            cells.append(formats.MISSING if known is None else f"{formats.interval_text(known)} {verdict(known)}")
+        rows.append((str(depth), *cells))
+    columns = ("depth k", *(arm.name for arm in others))
+    return Table(f"Differences to {reference.name}, every depth", columns, tuple(rows), "Nats per token.", is_folded=True)
+
+
+def _difference_row(arm: ArmResults, quantity: str, difference: Interval) -> Row:
+    return (arm.name, quantity, formats.interval_text(difference), verdict(difference))
+
+
+def _interval_note(analysis: Analysis, reference: ArmResults) -> str:
+    settings = analysis.results.study.evaluation
+    return (
+        f"Arm minus {reference.name}; below 0 is better. {100 * settings.confidence:g}% intervals of "
+        f"{settings.bootstrap_resamples:,} paired resamples of {analysis.n_documents:,} validation documents. Win or loss only "
+        "when the interval excludes 0. No interval: fewer than six documents, no per-document scores, or a number not finite."
+    )
+
+
+def cost_table(analysis: Analysis) -> Table:
+    """Measured and analytic cost of one trained model, mean over seeds."""
+    base = analysis.reference
+    base_hours, base_flops = mean_device_hours(base), mean_flops(base)
+    rows = []
+    for arm in analysis.arms:
+        seeds, hours, flops = arm.cost.seeds if arm.cost else (), mean_device_hours(arm), mean_flops(arm)
+        if not seeds or flops is None:
+            rows.append((arm.name, "no cost recorded", *[formats.MISSING] * 7))
+            continue
+        is_one_unit = hours is not None and base_hours is not None and cost_unit(arm) == cost_unit(base)
+        rows.append(
+            (
+                arm.name,
+                ", ".join(sorted({f"{seed.devices} x {seed.device}" for seed in seeds})),
+                formats.MISSING if hours is None else f"{formats.hours_text(hours)} {cost_unit(arm)}",
+                formats.number_text(hours / base_hours, 3) if is_one_unit and hours and base_hours else formats.MISSING,
+                formats.count_text(flops),
+                formats.number_text(flops / base_flops, 3) if base_flops else formats.MISSING,
+                formats.count_text(sum(seed.tokens for seed in seeds) / len(seeds)),
+                f"{sum(seed.tokens_per_second for seed in seeds) / len(seeds):,.0f}",
+                formats.bytes_text(max(seed.peak_memory_bytes for seed in seeds)),
+            )
+        )
+    relative = f"of {base.name}"
+    columns = ("arm", "devices", "cost", relative, "FLOPs", f"FLOPs {relative}", "tokens", "tokens/s", "peak memory")
+    note = (
+        "One trained model, mean over seeds; forward and backward FLOPs are analytic. Hours are measured in the training loop: "
+        "arms that trained side by side on one machine slow each other down, which FLOPs do not show."
+    )
+    return Table("Training cost", columns, tuple(rows), note, (0, 1))
+
+
+def seed_means(arm: ArmResults) -> tuple[float | None, float | None]:
+    """AULB and clipped AULB, mean over seeds; None when a seed has none."""
+    plain = [seed.aulb_nats for seed in arm.evaluation.seeds]
+    clipped = [seed.aulb_clipped_nats for seed in arm.evaluation.seeds]
+    return mean_or_none(plain), mean_or_none(clipped)
+
+
+def mean_or_none(values: Sequence[float | None]) -> float | None:
+    """The mean, or None when a value is missing."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def mean_flops(arm: ArmResults) -> float | None:
+    """Training FLOPs of one model, mean over seeds."""
+    return mean_or_none([seed.flops for seed in arm.cost.seeds]) if arm.cost else None
+
+
+def cost_unit(arm: ArmResults) -> str:
+    """GPU-hours or core-hours, as recorded."""
+    return arm.cost.seeds[0].unit if arm.cost and arm.cost.seeds else ""
+
+
+def describe_objective(settings: dict[str, object]) -> str:
+    """The objective's settings in one cell, switches that are off left out: `telescopic: sampler uniform, anchor_weight 1`."""
+    parts = []
+    for key, value in settings.items():
+        if key == "kind" or value is False:
+            continue
+        if isinstance(value, dict):
+            value = " ".join(str(inner) for inner in value.values())
+        parts.append(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}")
+    return f"{settings['kind']}: {', '.join(parts)}" if parts else str(settings["kind"])
+
+
+def _worst_gap(arm: ArmResults) -> tuple[int, float] | None:
+    gaps = frontier.off_exit_gaps([depth.nll_nats for depth in arm.depths], arm.evaluation.exits)
+    known = [(depth, gap) for depth, gap in enumerate(gaps, start=1) if gap is not None and depth not in arm.evaluation.exits]
+    return max(known, key=lambda pair: pair[1]) if known else None
