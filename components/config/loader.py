@@ -34,12 +34,12 @@ def load_study(path: Path = PARAMS_FILE) -> Study:
     problems: list[Problem] = []
     file = _validate(StudyFile, raw, "", problems)
     arms: dict[str, Arm] = {}
-    base = _shared_sections(raw)
-    if base is not None:
-        for name, block in _mappings(raw.get("arms")).items():
-            arm = resolve_arm(str(name), block, base[0], base[1], problems)
-            if arm is not None:
-                arms[arm.name] = arm
+    # The file reports what is wrong with its shared sections; the arms are checked all the same, as far as that goes.
+    model, training = _validate(Model, raw.get("model"), "model", []), _validate(Training, raw.get("training"), "training", [])
+    for name, block in _mappings(raw.get("arms")).items():
+        arm = resolve_arm(str(name), block, model, training, problems)
+        if arm is not None:
+            arms[arm.name] = arm
     if file is not None:
         problems += _runtime_problems(file, arms)
     if problems or file is None:
@@ -84,11 +84,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return plain
 
 
-def resolve_arm(name: str, block: object, model: Model, training: Training, problems: list[Problem]) -> Arm | None:
-    """The arm with its overrides applied and its objective typed; None, with `problems` extended, when something is wrong."""
+def resolve_arm(name: str, block: object, model: Model | None, training: Training | None, problems: list[Problem]) -> Arm | None:
+    """The arm with its overrides applied and its objective typed; None, with `problems` extended, when something is wrong.
+
+    Args:
+        model, training: the shared sections that the arm's overrides apply to; None when they are themselves wrong.
+    """
     at = f"arms.{name}"
     if not isinstance(block, Mapping):
-        return None  # reported with the schema of the file
+        return None  # reported with the file
     arm_model = _override(model, block.get("model", {}), f"{at}.model", problems)
     arm_training = _override(training, block.get("training", {}), f"{at}.training", problems)
     objective = _objective(block.get("objective"), f"{at}.objective", problems)
@@ -111,7 +115,7 @@ def objective_kinds() -> dict[str, str]:
 
 def _objective(raw: object, at: str, problems: list[Problem]) -> ObjectiveSettings | None:
     if not isinstance(raw, Mapping):
-        return None  # reported with the schema of the file
+        return None  # reported with the file
     kinds = objective_kinds()
     kind = raw.get("kind")
     if kind not in kinds:
@@ -128,18 +132,11 @@ def _objective(raw: object, at: str, problems: list[Problem]) -> ObjectiveSettin
     return _validate(settings, dict(raw), at, problems)
 
 
-def _override(base: SectionT, changes: object, at: str, problems: list[Problem]) -> SectionT | None:
-    if not isinstance(changes, Mapping):
-        return None  # reported with the schema of the file
+def _override(base: SectionT | None, changes: object, at: str, problems: list[Problem]) -> SectionT | None:
+    if base is None or not isinstance(changes, Mapping):
+        return None  # reported with the file
     unchanged = {key: getattr(base, key) for key in type(base).model_fields}
     return _validate(type(base), {**unchanged, **changes}, at, problems)
-
-
-def _shared_sections(raw: Mapping[str, Any]) -> tuple[Model, Training] | None:
-    """`model` and `training`, when both are valid; their own problems are reported with the file."""
-    model = _validate(Model, raw.get("model"), "model", [])
-    training = _validate(Training, raw.get("training"), "training", [])
-    return None if model is None or training is None else (model, training)
 
 
 def _runtime_problems(file: StudyFile, arms: Mapping[str, Arm]) -> list[Problem]:
