@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from components.config.problems import DataError
+from components.data.parquet import not_utf8, read_parquet
 from components.data.sources import Document
 
 ID_COLUMN = "id"
-ROWS_PER_READ = 256
 KINDS = (".parquet", ".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt")
 
 
@@ -64,60 +64,16 @@ def find_files(patterns: Iterable[str]) -> list[tuple[Path, str]]:
     return list(found.items())
 
 
-def text_rows(table: Any, text_column: str, where: str, first_row: int) -> list[str]:
-    """The texts of a piece of a parquet file; a null is the empty text.
-
-    Raises:
-        DataError: a text that is not UTF-8.
-    """
-    column = table.column(text_column)
-    try:
-        return [_text(value) for value in column.to_pylist()]
-    except UnicodeDecodeError:
-        for i, scalar in enumerate(column):
-            try:
-                _text(scalar.as_py())
-            except UnicodeDecodeError as error:
-                raise _not_utf8(f"{where}: row {first_row + i}", error) from None
-        raise
-
-
-def check_columns(schema: Any, text_column: str, where: str) -> None:
-    """Raises `DataError` unless the schema has the text column, and it holds text."""
-    import pyarrow.types as types
-
-    if text_column not in schema.names:
-        raise DataError(
-            f"{where}: no column {text_column!r}; its columns are {', '.join(schema.names)}; set data.source.text_column to one of "
-            "them"
-        )
-    kind = schema.field(text_column).type
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-    if not (is_text or types.is_binary(kind) or types.is_large_binary(kind)):
-        raise DataError(
-            f"{where}: column {text_column!r} holds {kind}, expected text; set data.source.text_column to a text column"
-        )
+def document_id(found: object, otherwise: str) -> str:
+    """What the column `id` holds, or another name when it holds nothing."""
+    return str(found) if isinstance(found, str | int) and found != "" else otherwise
 
 
 def _parquet_documents(path: Path, name: str, text_column: str) -> Iterator[Document]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    row = 0
-    try:
-        with pq.ParquetFile(path) as file:
-            check_columns(file.schema_arrow, text_column, str(path))
-            ids_too = ID_COLUMN in file.schema_arrow.names and text_column != ID_COLUMN
-            columns = [text_column, ID_COLUMN] if ids_too else [text_column]
-            for piece in file.iter_batches(ROWS_PER_READ, columns=columns):
-                texts = text_rows(piece, text_column, str(path), row)
-                ids = piece.column(ID_COLUMN).to_pylist() if ids_too else [None] * len(texts)
-                for text, found in zip(texts, ids, strict=True):
-                    yield Document(_document_id(found, f"{name}:{row}"), text, f"{path}: row {row}")
-                    row += 1
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, f"after row {row}", "parquet", error) from None
+    for first, texts, piece in read_parquet(path, str(path), text_column, (ID_COLUMN,)):
+        ids = piece.column(ID_COLUMN).to_pylist() if ID_COLUMN in piece.schema.names else [None] * len(texts)
+        for row, (text, found) in enumerate(zip(texts, ids, strict=True), first):
+            yield Document(document_id(found, f"{name}:{row}"), text, f"{path}: row {row}")
 
 
 def _jsonl_documents(path: Path, name: str, text_column: str) -> Iterator[Document]:
@@ -130,7 +86,7 @@ def _jsonl_documents(path: Path, name: str, text_column: str) -> Iterator[Docume
                 if text_line:
                     record = _json_object(text_line, where)
                     text = _json_text(record, text_column, where)
-                    yield Document(_document_id(record.get(ID_COLUMN), f"{name}:{line_number}"), text, where)
+                    yield Document(document_id(record.get(ID_COLUMN), f"{name}:{line_number}"), text, where)
     except OSError as error:
         raise _unreadable(path, f"after line {line_number}", "jsonl", error) from None
 
@@ -159,23 +115,15 @@ def _json_text(record: dict[str, Any], text_column: str, where: str) -> str:
         )
     text = record[text_column]
     if not isinstance(text, str | None):
-        raise DataError(f"{where}: {text_column!r} is a {type(text).__name__}, expected text; mend the line or choose another key")
+        raise DataError(f"{where}: {text_column!r} holds {type(text).__name__}, expected text; mend the line or choose another key")
     return text or ""
-
-
-def _document_id(found: object, otherwise: str) -> str:
-    return str(found) if isinstance(found, str | int) and found != "" else otherwise
-
-
-def _text(value: str | bytes | None) -> str:
-    return value.decode() if isinstance(value, bytes) else value or ""
 
 
 def _decode(data: bytes, where: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise _not_utf8(where, error) from None
+        raise not_utf8(where, error) from None
 
 
 def _whole_file(path: Path) -> bytes:
@@ -189,10 +137,6 @@ def _fixed_part(pattern: str) -> Path:
     parts = Path(pattern).parts[:-1]
     n_fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     return Path(*parts[:n_fixed])
-
-
-def _not_utf8(where: str, error: UnicodeDecodeError) -> DataError:
-    return DataError(f"{where}: the text is not UTF-8 (byte {error.start}: {error.reason}); convert the corpus to UTF-8")
 
 
 def _unreadable(path: Path, at: str, kind: str, error: Exception) -> DataError:

@@ -1,7 +1,7 @@
-"""FineWeb-Edu from the Hugging Face hub, streamed with `datasets`, or from a local folder in the hub's layout.
+"""FineWeb-Edu streamed from the Hugging Face hub, or from a local folder in the hub's layout.
 
-`HF_ENDPOINT` and `HF_TOKEN` are read by the hub's own client, at import; the token never appears in a message. Nothing is
-downloaded but the columns that are read, and nothing is kept.
+`datasets` says which files a configuration has, pinned to a commit; they are read with range requests, a row group at a time,
+and nothing is kept. `HF_ENDPOINT` and `HF_TOKEN` are read by the hub's own client, at import; the token never appears in a message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any
 
 from components.config.problems import DataError
 from components.config.schema import FineWebEduSource
-from components.data.files import ID_COLUMN, ROWS_PER_READ, check_columns, text_rows
+from components.data.files import ID_COLUMN, document_id
+from components.data.hub_folder import local_files
+from components.data.parquet import read_parquet
 from components.data.sources import Document
 
 TEXT_COLUMN = "text"
@@ -21,7 +23,7 @@ SCORE_COLUMN = "score"
 
 
 class HubCorpus:
-    """The documents of a hub data set's `train` split, in its own order; those under `minimum_score` come out marked.
+    """The documents of a configuration's `train` split, in the hub's order; those under `minimum_score` come out marked.
 
     A null score is not known to reach any minimum: with `minimum_score` above 0 such a document is turned away, and counted apart
     (`without_score`). With 0 the scores are not read at all.
@@ -33,58 +35,44 @@ class HubCorpus:
 
     def documents(self) -> Iterator[Document]:
         """All documents of the configuration; the token budget is the reader's affair."""
-        row = 0
         try:
-            for table in self._tables():
-                check_columns(table.schema, TEXT_COLUMN, self._where)
-                names = table.schema.names
-                if self._settings.minimum_score > 0 and SCORE_COLUMN not in names:
-                    raise DataError(
-                        f"{self._where}: no column {SCORE_COLUMN!r}; its columns are {', '.join(names)}; set "
-                        "data.source.minimum_score to 0"
-                    )
-                for document in self._rows(table, row):
-                    yield document
-                    row += 1
+            for name, file in self._files():
+                yield from self._file_documents(name, file)
         except _hub_errors() as error:
-            raise self._unavailable(error, f"after row {row}" if row else "") from None
+            raise DataError(
+                f"{self._where}: cannot be streamed: {_reason(error)}; check data.source.dataset, config and revision, the "
+                "network, HF_ENDPOINT, and HF_TOKEN for a private data set"
+            ) from None
 
-    def _tables(self) -> Iterator[Any]:
-        """Arrow tables of a few hundred rows with the needed columns that exist."""
-        from datasets import load_dataset
+    def _files(self) -> Iterator[tuple[str, Any]]:
+        """Name below the data set's root, and path or open file, of each parquet file."""
+        wanted, folder = self._settings, Path(self._settings.dataset)
+        if folder.is_dir():
+            yield from ((path.relative_to(folder).as_posix(), path) for path in local_files(folder, wanted.config))
+            return
+        from datasets import load_dataset_builder
+        from huggingface_hub import HfFileSystem
 
-        wanted = self._settings
-        folder = Path(wanted.dataset)
-        is_local = folder.is_dir()
-        corpus = load_dataset(
-            str(folder.absolute()) if is_local else wanted.dataset,
-            wanted.config,
-            split="train",
-            streaming=True,
-            revision=None if is_local else wanted.revision,
-        )
-        if corpus.column_names is not None:
-            needed = {TEXT_COLUMN, ID_COLUMN, SCORE_COLUMN}
-            if TEXT_COLUMN in corpus.column_names:
-                corpus = corpus.select_columns([name for name in corpus.column_names if name in needed])
-        yield from corpus.with_format("arrow").iter(batch_size=ROWS_PER_READ)
+        builder = load_dataset_builder(wanted.dataset, wanted.config, revision=wanted.revision)
+        urls = [str(url) for url in (builder.config.data_files or {}).get("train", ())]
+        if not urls or not all(url.endswith(".parquet") for url in urls):
+            raise DataError(f"{self._where}: its train split is not made of parquet files; choose another data.source.config")
+        hub = HfFileSystem()
+        for url in urls:
+            with hub.open(url, "rb") as file:
+                yield url.partition("@")[2].partition("/")[2], file  # hf://datasets/ID@COMMIT/PATH
 
-    def _rows(self, table: Any, first_row: int) -> Iterator[Document]:
-        names, minimum = table.schema.names, self._settings.minimum_score
-        texts = text_rows(table, TEXT_COLUMN, self._where, first_row)
-        ids = table.column(ID_COLUMN).to_pylist() if ID_COLUMN in names else [None] * len(texts)
-        scores = table.column(SCORE_COLUMN).to_pylist() if minimum > 0 else [minimum] * len(texts)
-        for i, (text, found, score) in enumerate(zip(texts, ids, scores, strict=True), first_row):
-            rejected = (
-                "" if minimum == 0 else "without_score" if score is None else "below_minimum_score" if score < minimum else ""
-            )
-            yield Document(found or f"{self._settings.config}:{i}", text, f"{self._where}: row {i}", rejected)
-
-    def _unavailable(self, error: Exception, at: str) -> DataError:
-        return DataError(
-            f"{self._where}: cannot be streamed{' ' + at if at else ''}: {_reason(error)}; check data.source.dataset, config and "
-            "revision, the network, HF_ENDPOINT, and HF_TOKEN for a private data set"
-        )
+    def _file_documents(self, name: str, file: Any) -> Iterator[Document]:
+        where, minimum = f"{self._where}: {name}", self._settings.minimum_score
+        columns = (ID_COLUMN, SCORE_COLUMN) if minimum > 0 else (ID_COLUMN,)
+        for first, texts, piece in read_parquet(file, where, TEXT_COLUMN, columns):
+            names = piece.schema.names
+            if minimum > 0 and SCORE_COLUMN not in names:
+                raise DataError(f"{where}: no column {SCORE_COLUMN!r} to filter by; set data.source.minimum_score to 0")
+            ids = piece.column(ID_COLUMN).to_pylist() if ID_COLUMN in names else [None] * len(texts)
+            scores = piece.column(SCORE_COLUMN).to_pylist() if minimum > 0 else [None] * len(texts)
+            for row, (text, found, score) in enumerate(zip(texts, ids, scores, strict=True), first):
+                yield Document(document_id(found, f"{name}:{row}"), text, f"{where}: row {row}", _rejection(score, minimum))
 
 
 def fetch_file(hub_id: str, revision: str, name: str) -> Path:
@@ -102,6 +90,14 @@ def fetch_file(hub_id: str, revision: str, name: str) -> Path:
             f"{hub_id}@{revision}: cannot fetch {name}: {_reason(error)}; give a local path, or check the id, the network, "
             "HF_ENDPOINT and HF_TOKEN"
         ) from None
+
+
+def _rejection(score: float | None, minimum: float) -> str:
+    if minimum == 0:
+        return ""
+    if score is None:
+        return "without_score"
+    return "below_minimum_score" if score < minimum else ""
 
 
 def _hub_errors() -> tuple[type[Exception], ...]:
