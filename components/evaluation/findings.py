@@ -176,7 +176,14 @@ def _finding(claim: Claim, arms: Sequence[ArmEvidence], confidence: float) -> Fi
         judgement = Judgement("not run", f"no results of: {', '.join(absent)}")
     else:
         judgement = claim.judge(Bench(confidence), *cast)
+        judgement = Judgement(judgement.verdict, judgement.evidence + _not_finite_note([arm for found in cast for arm in found]))
     return Finding(claim.statement, claim.paper, claim.rule, judgement.verdict, judgement.evidence)
+
+
+def _not_finite_note(arms: Sequence[ArmEvidence]) -> str:
+    """Says where the numbers stand for something that is none; a model of one trained depth has no curve to speak of."""
+    names = [arm.name for arm in arms if len(arm.trained_depths) > 1 and not np.isfinite(arm.samples[0]).all()]
+    return f" (a depth of {', '.join(names)} is not finite: counted as {UNUSABLE_NATS:,.0f} nats)" if names else ""
 
 
 def _paired(first: FloatArray, second: FloatArray) -> FloatArray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from components.reporting.analysis import Analysis
@@ -15,18 +16,41 @@ from components.reporting.figures import FAINT, INK, Figure, Look, canvas, finis
 from components.reporting.load import ArmResults, DepthMean
 
 MOST_ARMS_IN_ONE_PANEL = 6
+_LARGEST_NATS = 700.0  # exp overflows float64 past 709
 _CURVE_COLUMNS = ("arm", "seed", "depth", "nll_nats", "ppl", "bits_per_byte")
 
 Value = Callable[[DepthMean], float | None]
 
 
+@dataclass(frozen=True)
+class Panel:
+    """Arms that share one set of axes.
+
+    Attributes:
+        suffix: of the file names.
+        title: what to add to a figure's title.
+    """
+
+    suffix: str
+    title: str
+    arms: tuple[ArmResults, ...]
+
+
+def panels(analysis: Analysis) -> list[Panel]:
+    """All arms together, or, when they are many, one panel per kind of objective; twins and the reference stand in each."""
+    kinds = dict.fromkeys(arm.evaluation.objective for arm in analysis.curves)
+    if len(analysis.arms) <= MOST_ARMS_IN_ONE_PANEL or not kinds:
+        return [Panel("", "", analysis.arms)]
+    found = []
+    for kind in kinds:
+        own = [arm for arm in analysis.arms if arm.evaluation.objective == kind or not arm.is_curve or arm is analysis.reference]
+        found.append(Panel(f"_{kind}", f": {kind.replace('_', ' ')}", tuple(own)))
+    return found
+
+
 def depth_figures(analysis: Analysis) -> list[Figure]:
     """Perplexity and bits per byte over depth; one pair for all arms, or one for each kind of objective when there are many."""
-    figures = []
-    for suffix, arms in _panels(analysis):
-        figures.append(_perplexity_figure(analysis, suffix, arms))
-        figures.append(_bits_figure(analysis, suffix, arms))
-    return figures
+    return [draw(analysis, panel) for panel in panels(analysis) for draw in (_perplexity_figure, _bits_figure)]
 
 
 def depth_curves_csv(analysis: Analysis, arms: Sequence[ArmResults]) -> str:
@@ -81,12 +105,13 @@ def heat_map(analysis: Analysis) -> Figure:
         return finish(drawing, "heat_map", "Depth by arm", alt, caption, data)
 
 
-def _perplexity_figure(analysis: Analysis, suffix: str, arms: Sequence[ArmResults]) -> Figure:
+def _perplexity_figure(analysis: Analysis, panel: Panel) -> Figure:
+    arms = panel.arms
     chance = float(analysis.vocab_size)
     known = [depth.ppl for arm in arms for depth in arm.shown_depths if depth.ppl is not None]
     top = 4.0 * chance if any(ppl > chance for ppl in known) or len(known) < 1 else 1.5 * max(chance, *known)
     bottom = 0.8 * min([*known, chance])
-    with canvas() as (drawing, axes):
+    with canvas(legend_entries=len(arms)) as (drawing, axes):
         axes.set_yscale("log")
         axes.set_ylim(bottom, top)
         _draw_arms(axes, analysis, arms, lambda depth: depth.ppl, top, math.exp)
@@ -96,20 +121,22 @@ def _perplexity_figure(analysis: Analysis, suffix: str, arms: Sequence[ArmResult
         legend_below(drawing, axes)
         caption = (
             f"{_band_caption(analysis)} Filled: trained depths; hollow: depths that the arm never trains; at the upper edge: off "
-            "the scale or not finite, see the table. A twin is a point at its own depth. Dotted verticals: exits."
+            "the scale or not finite, see the table. A twin is a point at its own depth. Dotted verticals: exits. Hair lines: "
+            "single seeds, where an arm has several."
         )
         alt = "Perplexity over depth for " + ", ".join(arm.name for arm in arms)
         data = depth_curves_csv(analysis, arms)
-        return finish(drawing, f"depth_curves_ppl{suffix}", f"Perplexity over depth{_of(suffix)}", alt, caption, data)
+        return finish(drawing, f"depth_curves_ppl{panel.suffix}", f"Perplexity over depth{panel.title}", alt, caption, data)
 
 
-def _bits_figure(analysis: Analysis, suffix: str, arms: Sequence[ArmResults]) -> Figure:
+def _bits_figure(analysis: Analysis, panel: Panel) -> Figure:
+    arms = panel.arms
     validation = arms[0].evaluation.validation
     factor = validation.n_tokens / validation.n_bytes / math.log(2.0)
     chance = factor * math.log(analysis.vocab_size)
     known = [depth.bits_per_byte for arm in arms for depth in arm.shown_depths if depth.bits_per_byte is not None]
     top = min(1.15 * max([*known, chance]), 1.3 * chance)
-    with canvas() as (drawing, axes):
+    with canvas(legend_entries=len(arms)) as (drawing, axes):
         axes.set_ylim(0.9 * min([*known, chance]), top)
         _draw_arms(axes, analysis, arms, lambda depth: depth.bits_per_byte, top, lambda nll: nll * factor)
         _decorate(axes, analysis, arms, chance, f"chance: {chance:.2f}")
@@ -118,7 +145,7 @@ def _bits_figure(analysis: Analysis, suffix: str, arms: Sequence[ArmResults]) ->
         caption = "The same depths, in bits per UTF-8 byte of the validation text: comparable between tokenizers."
         alt = "Bits per byte over depth for " + ", ".join(arm.name for arm in arms)
         data = depth_curves_csv(analysis, arms)
-        return finish(drawing, f"depth_curves_bits{suffix}", f"Bits per byte over depth{_of(suffix)}", alt, caption, data)
+        return finish(drawing, f"depth_curves_bits{panel.suffix}", f"Bits per byte over depth{panel.title}", alt, caption, data)
 
 
 def _draw_arms(
@@ -130,10 +157,11 @@ def _draw_arms(
         depths = arm.shown_depths
         heights = [_inside(value(depth), top) for depth in depths]
         label = f"{arm.name} ({len(arm.evaluation.seeds)} seeds)" if len(arm.evaluation.seeds) > 1 else arm.name
-        axes.plot([], [], color=look.color, marker=look.marker, linestyle="-" if arm.is_curve else "none", label=label)
+        axes.plot([], [], color=look.color, marker=look.marker, linestyle=look.dash if arm.is_curve else "none", label=label)
         if arm.is_curve:
             _draw_lines(axes, arm, depths, heights, look)
             _draw_band(axes, analysis, arm, look, top, of_nll)
+            _draw_seeds(axes, arm, look, top, of_nll)
         for depth, height in zip(depths, heights, strict=True):
             is_off = height >= top
             axes.plot(
@@ -153,17 +181,25 @@ def _draw_lines(axes: Any, arm: ArmResults, depths: Sequence[DepthMean], heights
     """A full line between trained neighbours, a thin dotted one to and from depths that are not trained."""
     for left in range(len(depths) - 1):
         is_trained = depths[left].is_trained and depths[left + 1].is_trained
-        style = {"linestyle": "-", "linewidth": 1.7} if is_trained else {"linestyle": ":", "linewidth": 1.1}
+        style = {"linestyle": look.dash, "linewidth": 1.7} if is_trained else {"linestyle": ":", "linewidth": 1.1}
         axes.plot([left + 1, left + 2], heights[left : left + 2], color=look.color, zorder=2, **style)
 
 
 def _draw_band(axes: Any, analysis: Analysis, arm: ArmResults, look: Look, top: float, of_nll: Callable[[float], float]) -> None:
-    ceiling = 700.0  # exp overflows float64 past 709 nats
     bands = analysis.bands(arm)
-    low = [of_nll(min(band.low, ceiling)) if band.is_known else math.nan for band in bands]
-    high = [of_nll(min(band.high, ceiling)) if band.is_known else math.nan for band in bands]
+    low = [of_nll(min(band.low, _LARGEST_NATS)) if band.is_known else math.nan for band in bands]
+    high = [of_nll(min(band.high, _LARGEST_NATS)) if band.is_known else math.nan for band in bands]
     clipped_low, clipped_high = [min(x, top) for x in low], [min(x, top) for x in high]
     axes.fill_between(range(1, len(bands) + 1), clipped_low, clipped_high, color=look.color, alpha=0.18, linewidth=0)
+
+
+def _draw_seeds(axes: Any, arm: ArmResults, look: Look, top: float, of_nll: Callable[[float], float]) -> None:
+    """Each seed as a hair line, when there are several."""
+    if len(arm.evaluation.seeds) < 2:
+        return
+    for nll in arm.nll_by_seed:
+        heights = [top if value is None or value > _LARGEST_NATS else min(of_nll(value), top) for value in nll]
+        axes.plot(range(1, len(heights) + 1), heights, color=look.color, linewidth=0.5, alpha=0.6, zorder=1)
 
 
 def _decorate(axes: Any, analysis: Analysis, arms: Sequence[ArmResults], chance: float, label: str) -> None:
@@ -203,23 +239,6 @@ def _plain(value: float) -> str:
 def _inside(value: float | None, top: float) -> float:
     """The height to draw at: the upper edge for what is missing or above it."""
     return top if value is None else min(value, top)
-
-
-def _panels(analysis: Analysis) -> list[tuple[str, tuple[ArmResults, ...]]]:
-    """(suffix of the file name, arms) of each panel; twins and the reference stand in every panel of a split figure."""
-    if len(analysis.arms) <= MOST_ARMS_IN_ONE_PANEL:
-        return [("", analysis.arms)]
-    kinds = dict.fromkeys(arm.evaluation.objective for arm in analysis.curves)
-    panels = []
-    for kind in kinds:
-        own = [arm for arm in analysis.arms if arm.evaluation.objective == kind]
-        company = [arm for arm in analysis.arms if arm not in own and (not arm.is_curve or arm.name == analysis.reference.name)]
-        panels.append((f"_{kind}", tuple(arm for arm in analysis.arms if arm in own or arm in company)))
-    return panels or [("", analysis.arms)]
-
-
-def _of(suffix: str) -> str:
-    return f": {suffix.removeprefix('_').replace('_', ' ')}" if suffix else ""
 
 
 def _band_caption(analysis: Analysis) -> str:

@@ -18,17 +18,19 @@ from typing import Any
 
 INK, FAINT = "#1f2328", "#c9ced6"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5539")
+DASHES = ("-", "--", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
-WIDTH, HEIGHT = 5.4, 4.0  # inches
+WIDTH, HEIGHT = 5.0, 3.9  # inches, with a legend of four entries
+_LEGEND_ROW = 0.2  # inches
 
 _STYLE: Any = {
     "font.family": "sans-serif",
-    "font.size": 10.5,
-    "axes.labelsize": 10.5,
+    "font.size": 11.0,
+    "axes.labelsize": 11.0,
     "axes.titlesize": 11.0,
-    "legend.fontsize": 9.5,
-    "xtick.labelsize": 9.5,
-    "ytick.labelsize": 9.5,
+    "legend.fontsize": 10.0,
+    "xtick.labelsize": 10.0,
+    "ytick.labelsize": 10.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": INK,
@@ -50,10 +52,11 @@ _STYLE: Any = {
 
 @dataclass(frozen=True)
 class Look:
-    """Colour and marker of one arm in every figure."""
+    """Colour, marker and line of one arm in every figure; dotted lines are kept for depths that are not trained."""
 
     color: str
     marker: str
+    dash: str
 
 
 @dataclass(frozen=True)
@@ -83,18 +86,25 @@ class Figure:
 
 def looks(names: Sequence[str]) -> dict[str, Look]:
     """A colour and marker for each arm; seven colours and ten markers make seventy arms distinct."""
-    return {name: Look(PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(names)}
+    return {
+        name: Look(PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)], DASHES[i // len(PALETTE) % len(DASHES)])
+        for i, name in enumerate(names)
+    }
 
 
 @contextmanager
-def canvas(width: float = WIDTH, height: float = HEIGHT, rows: int = 1, **grid: Any) -> Iterator[tuple[Any, Any]]:
-    """A figure and its axes in the report's style, drawn without a display; settings of matplotlib are restored afterwards."""
+def canvas(height: float = HEIGHT, legend_entries: int = 0, rows: int = 1, **grid: Any) -> Iterator[tuple[Any, Any]]:
+    """A figure and its axes in the report's style, drawn without a display; settings of matplotlib are restored afterwards.
+
+    A legend of more than four entries makes the figure taller instead of its axes smaller.
+    """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Drawing
 
+    height += _LEGEND_ROW * max(0, (legend_entries + 1) // 2 - 2)
     with mpl.rc_context(_STYLE):
-        drawing = Drawing(figsize=(width, height), layout="constrained")
+        drawing = Drawing(figsize=(WIDTH, height), layout="constrained")
         FigureCanvasAgg(drawing)
         yield drawing, drawing.subplots(rows, 1, **grid)
 

@@ -6,6 +6,7 @@ Easy to get wrong: an untrained depth has perplexities of any size (1e190 is rea
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from components.evaluation.bootstrap import Interval
 
@@ -72,6 +73,13 @@ def hours_text(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
-def join_names(names: list[str] | tuple[str, ...]) -> str:
+def depths_text(depths: Sequence[int]) -> str:
+    """`1-16`, or `8, 12, 16`."""
+    if len(depths) > 2 and list(depths) == list(range(depths[0], depths[-1] + 1)):
+        return f"{depths[0]}-{depths[-1]}"
+    return ", ".join(map(str, depths))
+
+
+def join_names(names: Sequence[str]) -> str:
     """`a, b and c`."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""

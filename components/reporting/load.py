@@ -77,6 +77,11 @@ class ArmResults:
         return self.evaluation.n_blocks > 1 and not TWIN.is_played_by(self.arm.objective.model_dump(mode="json"))
 
     @property
+    def nll_by_seed(self) -> list[list[float | None]]:
+        """NLL of each seed at depths 1..N, at one stream."""
+        return [[score.nll_nats for score in _single_stream(seed.depths)] for seed in self.evaluation.seeds]
+
+    @property
     def depths(self) -> tuple[DepthMean, ...]:
         """Depths 1..N at one stream, averaged over seeds; perplexity is exp of the mean NLL."""
         by_seed = [_single_stream(seed.depths) for seed in self.evaluation.seeds]

@@ -11,6 +11,7 @@ from typing import Any
 from components.evaluation.frontier import analytic_throughput
 from components.reporting import formats
 from components.reporting.analysis import Analysis, mean_device_hours
+from components.reporting.curves import Panel, panels
 from components.reporting.figures import INK, Figure, canvas, finish, legend_below, looks, to_csv
 from components.reporting.load import ArmResults
 from components.reporting.tables import cost_unit, mean_flops
@@ -18,34 +19,38 @@ from components.reporting.tables import cost_unit, mean_flops
 _SMOOTHING = 0.3  # weight of the newest point in the drawn running mean of a training loss
 
 
-def frontier_figure(analysis: Analysis) -> Figure:
-    """Perplexity of each arm's valid operating points over throughput."""
+def frontier_figures(analysis: Analysis) -> list[Figure]:
+    """Perplexity of each arm's valid operating points over throughput, in the same panels as the depth curves."""
+    return [_frontier_figure(analysis, panel) for panel in panels(analysis)]
+
+
+def _frontier_figure(analysis: Analysis, panel: Panel) -> Figure:
     styles = looks([arm.name for arm in analysis.arms])
     base = analytic_throughput(analysis.reference.full.flops_per_token)
     rows: list[tuple[object, ...]] = []
-    with canvas() as (drawing, axes):
+    with canvas(legend_entries=len(panel.arms)) as (drawing, axes):
         axes.set_xscale("log")
         axes.set_yscale("log")
-        for arm in analysis.arms:
+        for arm in panel.arms:
             pairs = list(zip(arm.shown_depths, analysis.operating_points(arm), strict=True))
             rows += [(arm.name, d.depth, p.throughput / base, d.nll_nats, d.ppl, p.is_valid) for d, p in pairs]
             valid = [(p.throughput / base, d.ppl) for d, p in pairs if p.is_valid and d.ppl is not None]
             look = styles[arm.name]
-            line = {"linestyle": "-", "linewidth": 1.0} if arm.is_curve else {"linestyle": "none", "markersize": 8}
-            label = f"{arm.name} ({len(valid)} of {len(pairs)} valid)"
+            line = {"linestyle": look.dash, "linewidth": 1.0} if arm.is_curve else {"linestyle": "none", "markersize": 8}
+            label = f"{arm.name} ({len(valid)}/{len(pairs)})"
             axes.plot(*(zip(*valid, strict=True) if valid else ([], [])), color=look.color, marker=look.marker, label=label, **line)
-        _plain_log_ticks(axes.xaxis)
-        _plain_log_ticks(axes.yaxis)
-        axes.set_xlabel("throughput / that of the full model (analytic, log scale)")
+        _plain_log_ticks(axes.xaxis, (1.0, 1.5, 2.0, 3.0, 5.0))
+        _plain_log_ticks(axes.yaxis, (1.0, 2.0, 5.0))
+        axes.set_xlabel("analytic throughput, full model = 1 (log scale)")
         axes.set_ylabel("perplexity (log scale)")
-        legend_below(drawing, axes, columns=1 if max(len(arm.name) for arm in analysis.arms) > 14 else 2)
+        legend_below(drawing, axes)
         caption = (
-            "Valid operating points only: depths better than chance by the study's margin; lower right is better. Throughput is "
-            "tokens per FLOP until latency profiles exist."
+            "Valid operating points only: depths better than chance by the study's margin, counted in the legend; lower right is "
+            "better. Throughput is tokens per FLOP until latency profiles exist."
         )
         data = to_csv(("arm", "depth", "relative_throughput", "nll_nats", "ppl", "is_valid"), rows)
         alt = "Perplexity against relative throughput, valid depths of each arm"
-        return finish(drawing, "frontier", "Quality against throughput", alt, caption, data)
+        return finish(drawing, f"frontier{panel.suffix}", f"Quality against throughput{panel.title}", alt, caption, data)
 
 
 def cost_figure(analysis: Analysis) -> Figure | None:
@@ -71,7 +76,7 @@ def training_figure(analysis: Analysis) -> Figure | None:
     """Loss of the full model on the training batches, or the objective's own where that is all there is; None without histories."""
     styles = looks([arm.name for arm in analysis.arms])
     rows: list[tuple[object, ...]] = []
-    with canvas() as (drawing, axes):
+    with canvas(legend_entries=len(analysis.arms)) as (drawing, axes):
         for arm in analysis.arms:
             look = styles[arm.name]
             for seed, points in arm.histories.items():
@@ -92,6 +97,7 @@ def training_figure(analysis: Analysis) -> Figure | None:
                     [step for step, _ in drawn],
                     smooth,
                     color=look.color,
+                    linestyle=look.dash,
                     linewidth=1.4 if is_first else 0.8,
                     marker=look.marker,
                     markevery=every,
@@ -116,7 +122,7 @@ def _draw_bars(axes: Any, analysis: Analysis, title: str, values: list[tuple[Arm
     for row, (arm, value) in enumerate(values):
         axes.barh(row, value, color=styles[arm.name].color, height=0.65)
         text = formats.count_text(value) if "FLOPs" in title else formats.hours_text(value)
-        axes.annotate(f" {text}", (value, row), va="center", fontsize=9.5, color=INK)
+        axes.annotate(text, (value, row), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9.5, color=INK)
     axes.set_yticks(range(len(values)), [arm.name for arm, _ in values])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.22 * max(max(value for _, value in values), 1e-12))
@@ -125,10 +131,10 @@ def _draw_bars(axes: Any, analysis: Analysis, title: str, values: list[tuple[Arm
     axes.set_title(f"{title} per model", loc="left")
 
 
-def _plain_log_ticks(axis: Any) -> None:
+def _plain_log_ticks(axis: Any, steps: tuple[float, ...]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(base=10, subs=(1.0, 1.5, 2.0, 3.0, 5.0)))
+    axis.set_major_locator(LogLocator(base=10, subs=steps))
     axis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:,.0f}" if tick >= 10 else f"{tick:.3g}"))
     axis.set_minor_formatter(NullFormatter())
 

@@ -10,9 +10,9 @@ from components.reporting.sections import Section
 from components.reporting.tables import Row, Table
 
 TITLE = "Telescopic study"
-VERDICTS = {
-    "reproduced": "good",
+VERDICTS = {  # a longer one before one that ends it
     "not reproduced": "bad",
+    "reproduced": "good",
     "inconclusive": "open",
     "not run": "none",
     "win": "good",
@@ -30,7 +30,15 @@ def render_html(sections: Sequence[Section]) -> str:
 
     source = files("components.reporting").joinpath("template.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(source).render(title=TITLE, sections=sections, verdicts=VERDICTS)
+    return environment.from_string(source).render(title=TITLE, sections=sections, split=split_verdict)
+
+
+def split_verdict(cell: str) -> tuple[str, str, str]:
+    """A cell's text before a verdict that ends it, the verdict or "", and the style class that colours it."""
+    for word, style in VERDICTS.items():
+        if cell == word or cell.endswith(f" {word}"):
+            return cell.removesuffix(word), word, style
+    return cell, "", ""
 
 
 def render_markdown(sections: Sequence[Section]) -> str:

@@ -25,6 +25,7 @@ class Table:
     Attributes:
         text_columns: columns that hold words, set flush left; the others are numbers, flush right.
         is_folded: shown only when the reader opens it.
+        is_cards: rows of long text, shown one under the other on the page: first column as title, second as verdict.
     """
 
     title: str
@@ -33,46 +34,45 @@ class Table:
     note: str = ""
     text_columns: tuple[int, ...] = (0,)
     is_folded: bool = False
+    is_cards: bool = False
 
 
 def arms_table(analysis: Analysis) -> Table:
-    """One line an arm: what it is and its headline numbers."""
+    """One line an arm, with its headline numbers."""
+    evaluated = {arm.name: arm for arm in analysis.arms}
     rows = []
-    for name, arm in analysis.results.study.arms.items():
-        found = next((one for one in analysis.arms if one.name == name), None)
+    for name in analysis.results.study.arms:
+        found = evaluated.get(name)
         if found is None:
-            rows.append((name, describe_objective(arm.objective.model_dump(mode="json")), "not evaluated", *[formats.MISSING] * 7))
+            rows.append((name, *[formats.MISSING] * 6, "not evaluated"))
             continue
         full, cost = found.full, mean_device_hours(found)
-        areas = seed_means(found) if found.is_curve else (None, None)
         rows.append(
             (
                 name,
-                describe_objective(arm.objective.model_dump(mode="json")),
-                ", ".join(str(seed.seed) for seed in found.evaluation.seeds),
-                str(found.evaluation.n_blocks),
-                formats.count_text(full.parameters),
                 formats.perplexity_text(full.ppl, full.nll_nats),
                 formats.number_text(full.bits_per_byte),
-                formats.number_text(areas[0]),
-                formats.number_text(areas[1]),
+                formats.number_text(seed_means(found)[0] if found.is_curve else None),
                 formats.MISSING if cost is None else f"{formats.hours_text(cost)} {cost_unit(found)}",
+                formats.count_text(full.parameters),
+                str(found.evaluation.n_blocks),
+                ", ".join(str(seed.seed) for seed in found.evaluation.seeds),
             )
         )
-    columns = (
-        "arm",
-        "objective",
-        "seeds",
-        "blocks",
-        "parameters",
-        "ppl at N",
-        "bits/byte at N",
-        "AULB",
-        "AULB clipped",
-        "cost per model",
-    )
-    note = "Parameters: the full model as a stand-alone model. A twin is one depth: it has no area."
-    return Table("Arms", columns, tuple(rows), note, (0, 1, 2))
+    columns = ("arm", "ppl at N", "bits/byte at N", "AULB", "cost per model", "parameters", "blocks N", "seeds")
+    note = "Parameters: the full model as a stand-alone model. AULB in nats per token; a twin is one depth and has no area."
+    return Table("Arms", columns, tuple(rows), note, (0, 7))
+
+
+def objective_table(analysis: Analysis) -> Table:
+    """What each arm minimises, and which depths it trains."""
+    evaluated = {arm.name: arm.evaluation.trained_depths for arm in analysis.arms}
+    rows = []
+    for name, arm in analysis.results.study.arms.items():
+        depths = evaluated.get(name)
+        trained = formats.MISSING if depths is None else formats.depths_text(depths)
+        rows.append((name, describe_objective(arm.objective.model_dump(mode="json")), trained))
+    return Table("Objectives", ("arm", "objective", "trained depths"), tuple(rows), "", (0, 1, 2))
 
 
 def depth_table(analysis: Analysis) -> Table:
@@ -153,25 +153,19 @@ def sensitivity_table(analysis: Analysis) -> Table:
 
 
 def difference_table(analysis: Analysis) -> Table:
-    """Paired differences to the reference arm: areas, the full model, and the exits."""
+    """Paired differences to the reference arm: areas, and NLL at the reference's exits."""
     reference = analysis.reference
+    exits = reference.evaluation.exits
     rows = []
     for arm in analysis.arms:
         if arm.name == reference.name:
             continue
-        for title, is_clipped in (("AULB", False), ("AULB clipped", True)):
-            difference = analysis.area_difference(arm, is_clipped)
-            if difference is not None:
-                rows.append(_difference_row(arm, title, difference))
-        exits = [depth for depth in analysis.compared_depths(arm) if depth in reference.evaluation.exits]
-        rows += [_difference_row(arm, f"NLL at k = {depth}", analysis.difference(arm, depth)) for depth in exits]
-    return Table(
-        f"Differences to {reference.name}",
-        ("arm", "quantity", "difference (nats)", "verdict"),
-        tuple(rows),
-        _interval_note(analysis, reference),
-        (0, 1, 3),
-    )
+        depths = analysis.compared_depths(arm)
+        known = [analysis.area_difference(arm, is_clipped) for is_clipped in (False, True)]
+        known += [analysis.difference(arm, depth) if depth in depths else None for depth in exits]
+        rows.append((arm.name, *(_difference_cell(difference) for difference in known)))
+    columns = ("arm", "AULB", "AULB clipped", *(f"NLL at k = {depth}" for depth in exits))
+    return Table(f"Differences to {reference.name}", columns, tuple(rows), _interval_note(analysis, reference))
 
 
 def depth_difference_table(analysis: Analysis) -> Table:
@@ -181,23 +175,20 @@ def depth_difference_table(analysis: Analysis) -> Table:
     compared = {arm.name: analysis.compared_depths(arm) for arm in others}
     rows = []
     for depth in range(1, reference.evaluation.n_blocks + 1):
-        cells = []
-        for arm in others:
-            known = analysis.difference(arm, depth) if depth in compared[arm.name] else None
-            cells.append(formats.MISSING if known is None else f"{formats.interval_text(known)} {verdict(known)}")
-        rows.append((str(depth), *cells))
+        known = [analysis.difference(arm, depth) if depth in compared[arm.name] else None for arm in others]
+        rows.append((str(depth), *map(_difference_cell, known)))
     columns = ("depth k", *(arm.name for arm in others))
     return Table(f"Differences to {reference.name}, every depth", columns, tuple(rows), "Nats per token.", is_folded=True)
 
 
-def _difference_row(arm: ArmResults, quantity: str, difference: Interval) -> Row:
-    return (arm.name, quantity, formats.interval_text(difference), verdict(difference))
+def _difference_cell(difference: Interval | None) -> str:
+    return formats.MISSING if difference is None else f"{formats.interval_text(difference)} {verdict(difference)}"
 
 
 def _interval_note(analysis: Analysis, reference: ArmResults) -> str:
     settings = analysis.results.study.evaluation
     return (
-        f"Arm minus {reference.name}; below 0 is better. {100 * settings.confidence:g}% intervals of "
+        f"Arm minus {reference.name}, nats per token; below 0 is better. {100 * settings.confidence:g}% intervals of "
         f"{settings.bootstrap_resamples:,} paired resamples of {analysis.n_documents:,} validation documents. Win or loss only "
         "when the interval excludes 0. No interval: fewer than six documents, no per-document scores, or a number not finite."
     )
