@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from components.config.problems import ConfigError, Problem, config_error
-from components.config.schema import Arm, Model, ObjectiveSettings, Study, StudyFile, Training
+from components.config.schema import Arm, Model, ObjectiveSettings, RepairBlock, Study, StudyFile, Training
 
 PARAMS_FILE = Path("params.yaml")
 
@@ -40,25 +40,36 @@ def load_study(path: Path = PARAMS_FILE) -> Study:
         arm = resolve_arm(str(name), block, model, training, problems)
         if arm is not None:
             arms[arm.name] = arm
+    repairs: dict[str, Arm] = {}
+    for name, block in file.repairs.items() if file is not None else ():
+        repair = _resolve_repair(name, block, arms, raw, training, problems)
+        if repair is not None:
+            repairs[name] = repair
     if file is not None:
-        problems += _runtime_problems(file, arms)
+        problems += _runtime_problems(file, {**arms, **repairs})
     if problems or file is None:
         raise config_error(path, problems)
     return Study(
-        data=file.data, model=file.model, training=file.training, arms=arms, evaluation=file.evaluation, runtime=file.runtime
+        data=file.data,
+        model=file.model,
+        training=file.training,
+        arms=arms,
+        repairs=repairs,
+        evaluation=file.evaluation,
+        runtime=file.runtime,
     )
 
 
 def find_arm(study: Study, name: str) -> Arm:
-    """The arm of that name.
+    """The arm or repair of that name.
 
     Raises:
         ConfigError: there is none; the message names those there are.
     """
-    if name not in study.arms:
-        close = _suggest(name, study.arms) or "choose one of these"
-        raise ConfigError(f"--arm {name}: no such arm in the parameter file; there are {', '.join(study.arms)}; {close}")
-    return study.arms[name]
+    if name not in study.models:
+        close = _suggest(name, study.models) or "choose one of these"
+        raise ConfigError(f"--arm {name}: no such arm in the parameter file; there are {', '.join(study.models)}; {close}")
+    return study.models[name]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -102,15 +113,53 @@ def resolve_arm(name: str, block: object, model: Model | None, training: Trainin
     problems += broken
     if broken:
         return None
-    return Arm(name=name, model=objective.shape(arm_model), training=arm_training, objective=objective)
+    return Arm(name=name, base=None, model=objective.shape(arm_model), training=arm_training, objective=objective)
 
 
-def objective_kinds() -> dict[str, str]:
-    """Every kind of objective and the module that defines it: one file of components/objectives each."""
+def _resolve_repair(
+    name: str,
+    block: RepairBlock,
+    arms: Mapping[str, Arm],
+    raw: Mapping[str, Any],
+    training: Training | None,
+    problems: list[Problem],
+) -> Arm | None:
+    at = f"repairs.{name}"
+    known = _mappings(raw.get("arms"))
+    if name in known:
+        problems.append(Problem(at, None, "is also the name of an arm", "rename one of the two"))
+    if block.base not in known:
+        problems.append(
+            Problem(
+                f"{at}.base",
+                block.base,
+                "must be one of the arms",
+                _suggest(block.base, known) or f"choose from {', '.join(known)}",
+            )
+        )
+    own_training = _override(training, block.training, f"{at}.training", problems)
+    base = arms.get(block.base)
+    if base is None or own_training is None or name in known:
+        return None
+    settings = importlib.import_module("components.objectives.repair").repair_settings(base, block.base, block.part)
+    broken = [Problem(f"{at}.{key}", value, rule, remedy) for key, value, rule, remedy in settings.problems(base.model)]
+    missing = sorted(set(own_training.seeds) - set(base.training.seeds))
+    if missing:
+        key = f"{at}.training.seeds"
+        broken.append(Problem(key, missing, f"must be among the seeds of {block.base}", f"choose from {list(base.training.seeds)}"))
+    problems += broken
+    if broken:
+        return None
+    return Arm(name=name, base=block.base, model=base.model, training=own_training, objective=settings)
+
+
+def objective_kinds() -> dict[str, type[ObjectiveSettings]]:
+    """Every kind of objective an arm can have, and its settings: one file of components/objectives each."""
     package = importlib.import_module("components.objectives")
-    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
-    kinds = {name: f"components.objectives.{name}" for name in names}
-    return {kind: module for kind, module in kinds.items() if hasattr(importlib.import_module(module), "Settings")}
+    modules = {name: importlib.import_module(f"{package.__name__}.{name}") for _, name, _ in pkgutil.iter_modules(package.__path__)}
+    return {
+        name: module.Settings for name, module in modules.items() if hasattr(module, "Settings") and module.Settings.from_scratch
+    }
 
 
 def _objective(raw: object, at: str, problems: list[Problem]) -> ObjectiveSettings | None:
@@ -128,8 +177,7 @@ def _objective(raw: object, at: str, problems: list[Problem]) -> ObjectiveSettin
             )
         )
         return None
-    settings: type[ObjectiveSettings] = importlib.import_module(kinds[kind]).Settings
-    return _validate(settings, dict(raw), at, problems)
+    return _validate(kinds[str(kind)], dict(raw), at, problems)
 
 
 def _override(base: SectionT | None, changes: object, at: str, problems: list[Problem]) -> SectionT | None:
@@ -139,13 +187,16 @@ def _override(base: SectionT | None, changes: object, at: str, problems: list[Pr
     return _validate(type(base), {**unchanged, **changes}, at, problems)
 
 
-def _runtime_problems(file: StudyFile, arms: Mapping[str, Arm]) -> list[Problem]:
-    runtime, problems = file.runtime, []
-    for arm in arms.values():
+def _runtime_problems(file: StudyFile, models: Mapping[str, Arm]) -> list[Problem]:
+    runtime, problems = file.runtime, list[Problem]()
+    overrides = {
+        f"{section}.{name}": block.training for section in ("arms", "repairs") for name, block in getattr(file, section).items()
+    }
+    for arm in models.values():
         rows = arm.training.batch_rows
+        at = f"{'repairs' if arm.base else 'arms'}.{arm.name}"
         if rows % (runtime.workers * runtime.micro_batch_rows):
-            overridden = "batch_rows" in file.arms[arm.name].training
-            key = f"arms.{arm.name}.training.batch_rows" if overridden else "training.batch_rows"
+            key = f"{at}.training.batch_rows" if "batch_rows" in overrides[at] else "training.batch_rows"
             rule = (
                 f"must be a multiple of runtime.workers x runtime.micro_batch_rows = {runtime.workers} x {runtime.micro_batch_rows}"
             )

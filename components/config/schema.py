@@ -9,7 +9,7 @@ nothing here imports torch: a wrong value is reported in well under a second. `l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
@@ -214,7 +214,12 @@ class ArmBlock(Section):
 class ObjectiveSettings(Section):
     """Base of the settings of an objective; the fields are in its own file under components/objectives."""
 
+    from_scratch: ClassVar[bool] = True  # False: not an objective of `arms`, but of another section
     kind: str
+
+    def trained_depths(self, model: Model) -> tuple[int, ...]:
+        """Depths of the trained model that ever get a loss."""
+        raise NotImplementedError
 
     def problems(self, model: Model) -> list[tuple[str, object, str, str]]:
         """Rules that need the arm's model: (key, value, rule, remedy) of each broken one."""
@@ -225,12 +230,25 @@ class ObjectiveSettings(Section):
         return model
 
 
-class Arm(BaseModel):
-    """One arm, resolved: what is trained, how, and with which objective."""
+class RepairBlock(Section):
+    """A head-only repair of a trained arm, as written in the file; the trunk stays frozen."""
 
-    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+    base: ArmName = Field(description="arm whose untrained depths are repaired, one repaired model per seed")
+    part: Literal["norm", "affine", "head", "block"] = Field(description="what every untrained depth gets of its own")
+    training: Mapping[str, Any] = Field(default={}, description="keys of `training` that differ for this repair")
+
+
+class Arm(BaseModel):
+    """One arm or repair, resolved: what is trained, how, and with which objective.
+
+    Attributes:
+        base: the arm whose trained models this one starts from; None when it starts from scratch.
+    """
+
+    model_config = ConfigDict(frozen=True)
 
     name: str
+    base: str | None
     model: Model
     training: Training
     objective: ObjectiveSettings
@@ -270,7 +288,8 @@ class StudyFile(Section):
     data: Data
     model: Model
     training: Training
-    arms: Mapping[ArmName, ArmBlock] = Field(min_length=1)
+    arms: Mapping[ArmName, ArmBlock] = Field(min_length=1, description="models trained from scratch")
+    repairs: Mapping[ArmName, RepairBlock] = Field(description="repaired copies of trained arms; {} for none")
     evaluation: Evaluation
     runtime: Runtime
 
@@ -284,5 +303,11 @@ class Study(BaseModel):
     model: Model
     training: Training
     arms: Mapping[str, Arm]
+    repairs: Mapping[str, Arm]
     evaluation: Evaluation
     runtime: Runtime
+
+    @property
+    def models(self) -> dict[str, Arm]:
+        """Everything that is trained and then evaluated: arms, then repairs."""
+        return {**self.arms, **self.repairs}

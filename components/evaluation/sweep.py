@@ -77,6 +77,7 @@ def score_depths(model: Cascade, sweep: DepthSweep, documents: ValidationDocumen
     scores = []
     for depth, total in enumerate(sweep.nll_nats.sum(axis=0).tolist(), 1):
         state, nll = finite(total / n_tokens)
+        added_parameters, added_flops = model.added_cost(depth, seq_len)
         scores.append(
             DepthScore(
                 depth=depth,
@@ -85,8 +86,8 @@ def score_depths(model: Cascade, sweep: DepthSweep, documents: ValidationDocumen
                 nll_nats=nll,
                 ppl=perplexity(nll),
                 bits_per_byte=None if nll is None else total / (math.log(2.0) * n_bytes),
-                parameters=prefix_parameters(model.settings, model.vocab_size, depth),
-                flops_per_token=prefix_flops(model.settings, model.vocab_size, depth, seq_len),
+                parameters=prefix_parameters(model.settings, model.vocab_size, depth) + added_parameters,
+                flops_per_token=prefix_flops(model.settings, model.vocab_size, depth, seq_len) + added_flops,
                 blocks_run=sweep.blocks_run[depth - 1],
             )
         )

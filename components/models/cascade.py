@@ -30,11 +30,6 @@ class Exit(nn.Module):
         self.norm = RMSNorm(d_model, norm_eps)
         self.head = nn.Linear(d_model, vocab_size, bias=False)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """Logits [B, T, V] of the residual stream."""
-        logits_BTV: Tensor = self.head(self.norm(x_BTD))
-        return logits_BTV
-
 
 class Cascade(nn.Module):
     """A telescopic language model: `n_blocks` nested models that share their blocks.
@@ -94,9 +89,16 @@ class Cascade(nn.Module):
                 parameter.copy_(drawn)
 
     def residuals(
-        self, tokens_BT: Tensor, depths: Collection[int], documents_BT: Tensor | None = None
+        self,
+        tokens_BT: Tensor,
+        depths: Collection[int],
+        documents_BT: Tensor | None = None,
+        skipped: Collection[int] = (),
     ) -> Iterator[tuple[int, Tensor]]:
         """Runs the trunk once, as deep as asked, and yields the residual stream at each wanted depth.
+
+        Args:
+            skipped: depths whose block is left out (LayerDrop); a junction widens the stream all the same.
 
         Shapes:
             tokens_BT: int64 [B, T]. documents_BT: int64 [B, T], number of the document each token is in; given, attention stays
@@ -113,7 +115,8 @@ class Cascade(nn.Module):
         x_BTD: Tensor | None = None
         for depth in range(1, max(wanted) + 1):
             x_BTD = self.enter(x_BTD, tokens_BT, depth)
-            x_BTD = self.blocks[depth - 1](x_BTD, rotary, mask_B1TT)
+            if depth not in skipped:
+                x_BTD = self.blocks[depth - 1](x_BTD, rotary, mask_B1TT)
             if depth in wanted:
                 yield depth, x_BTD
 
@@ -136,6 +139,10 @@ class Cascade(nn.Module):
     def read_frozen(self, tokens_BT: Tensor, depth: int, documents_BT: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """`read` without a graph: what a teacher needs."""
         return self.read(tokens_BT, depth, documents_BT)
+
+    def added_cost(self, depth: int, seq_len: int) -> tuple[int, int]:
+        """Parameters, and forward FLOPs per token, that reading out `depth` takes beyond its segment's exit: none here."""
+        return 0, 0
 
     def enter(self, x_BTD: Tensor | None, tokens_BT: Tensor, depth: int) -> Tensor:
         """The input of block `depth`: the stream itself, or at a junction the stream widened by the segment's fresh slice."""
@@ -162,9 +169,8 @@ class Cascade(nn.Module):
         Raises:
             ValueError: `depth` outside 1..n_blocks.
         """
-        ((_, x_BTD),) = self.residuals(tokens_BT, [depth], documents_BT)
-        logits_BTV: Tensor = self.exit_at(depth)(x_BTD)
-        return logits_BTV
+        hidden_ND, head_VD = self.read(tokens_BT, depth, documents_BT)
+        return (hidden_ND @ head_VD.T).view(*tokens_BT.shape, self.vocab_size)
 
 
 def match_norm(x_BTD: Tensor, reference_BTD: Tensor) -> Tensor:

@@ -22,9 +22,17 @@ from torch import Tensor
 from components.config.problems import CheckpointError
 from components.config.schema import Model
 from components.models.cascade import Cascade
+from components.models.repaired import Repaired
 from components.results import Record
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
+
+
+class Repair(Record):
+    """The read-outs that a repaired model has beside the exits of its segments."""
+
+    part: Literal["norm", "affine", "head", "block"]
+    depths: tuple[int, ...]
 
 
 class ModelCard(Record):
@@ -33,6 +41,7 @@ class ModelCard(Record):
     Attributes:
         objective: kind and settings, as in `params.yaml`.
         trained_depths: depths that ever got a loss.
+        repair: set for a repaired model.
         steps: optimizer steps of the training run.
         tokens: tokens per step, seq_len included: steps x tokens_per_step were seen.
         data_fingerprint: of the packed training rows; `stream_fingerprint` of the batches consumed, in order.
@@ -47,6 +56,7 @@ class ModelCard(Record):
     eos_id: int
     objective: dict[str, Any]
     trained_depths: tuple[int, ...]
+    repair: Repair | None
     steps: int
     tokens_per_step: int
     seq_len: int
@@ -64,7 +74,20 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> str:
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
     with path.open("rb") as file:
         os.fsync(file.fileno())
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_sha256(path)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file.
+
+    Raises:
+        CheckpointError: no such file.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file") from None
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
@@ -118,7 +141,11 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Cascad
     """
     card = read_card(folder)
     with torch.device("meta"):
-        model = Cascade(card.model, card.vocab_size)
+        model = (
+            Cascade(card.model, card.vocab_size)
+            if card.repair is None
+            else Repaired(card.model, card.vocab_size, card.repair.part, card.repair.depths)
+        )
     load_weights(model, load_tensors(folder / WEIGHTS), folder / WEIGHTS)
     return model.to(device).eval(), card
 

@@ -11,6 +11,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from components.config.schema import Arm, Model, ObjectiveSettings
@@ -45,10 +46,19 @@ class Objective(ABC):
     def __init__(self, model: Model, vocab_size: int, seed: int) -> None:
         self.model, self.vocab_size, self.seed = model, vocab_size, seed
 
-    @property
-    @abstractmethod
-    def trained_depths(self) -> tuple[int, ...]:
-        """Depths that ever get a loss."""
+    def new_model(self) -> Cascade:
+        """The model that is trained, weights not yet set."""
+        from components.models.cascade import Cascade
+
+        return Cascade(self.model, self.vocab_size)
+
+    def start(self, model: Cascade, base_dir: Path | None) -> None:
+        """Sets the weights of step 0.
+
+        Args:
+            base_dir: folder of the trained model of the arm's `base`; None when there is no base.
+        """
+        model.init_weights(self.seed)
 
     @abstractmethod
     def backward(self, model: Cascade, batch: TokenBatch, step: int) -> dict[str, Tensor]:
@@ -67,9 +77,9 @@ class Objective(ABC):
     def expected_flops(self, seq_len: int) -> float:
         """`step_flops` in the mean over steps."""
 
+    @abstractmethod
     def depths_at(self, step: int) -> Sequence[int]:
-        """Depths that get a loss in this step: the trace that is saved with the run."""
-        return self.trained_depths
+        """The trace of a step that is saved with the run: the depths that were drawn, or all that get a loss."""
 
 
 def build_objective(arm: Arm, vocab_size: int, seed: int) -> Objective:

@@ -33,14 +33,16 @@ class Settings(ObjectiveSettings):
     distill_weight: Share = Field(description="a: share of soft cross-entropy to F_N at the smaller exits")
     backward: Literal["joint", "per_exit", "separate"] = Field(description="same gradients, different cost")
 
+    def trained_depths(self, model: Model) -> tuple[int, ...]:
+        return model.exits
+
 
 class Objective(base.Objective):
     def __init__(self, settings: Settings, model: Model, vocab_size: int, seed: int) -> None:
         super().__init__(model, vocab_size, seed)
         self._settings = settings
 
-    @property
-    def trained_depths(self) -> tuple[int, ...]:
+    def depths_at(self, step: int) -> tuple[int, ...]:
         return self.model.exits
 
     def backward(self, model: Cascade, batch: base.TokenBatch, step: int) -> dict[str, Tensor]:

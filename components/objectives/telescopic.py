@@ -33,6 +33,12 @@ class Settings(ObjectiveSettings):
     distill_weight: Share = Field(description="a: share of soft cross-entropy to F_N in the prefix loss")
     exclude_full: bool = Field(description="never draw k = N")
 
+    def trained_depths(self, model: Model) -> tuple[int, ...]:
+        counts = DepthDraw(self.sampler, model, 0, self.exclude_full).expected_counts()
+        drawn = {depth for depth, count in enumerate(counts, 1) if count > 0}
+        anchor = {model.n_blocks} if self.anchor_weight > 0 else set()
+        return tuple(sorted(drawn | anchor))
+
     def problems(self, model: Model) -> list[tuple[str, object, str, str]]:
         weights = self.sampler.probabilities(model)
         if len(weights) != model.n_blocks:
@@ -49,12 +55,6 @@ class Objective(base.Objective):
         super().__init__(model, vocab_size, seed)
         self._settings = settings
         self._draw = DepthDraw(settings.sampler, model, seed, settings.exclude_full)
-
-    @property
-    def trained_depths(self) -> tuple[int, ...]:
-        drawn = {depth for depth, count in enumerate(self._draw.expected_counts(), 1) if count > 0}
-        anchor = {self.model.n_blocks} if self._settings.anchor_weight > 0 else set()
-        return tuple(sorted(drawn | anchor))
 
     def depths_at(self, step: int) -> tuple[int, ...]:
         return self._draw.depths(step)

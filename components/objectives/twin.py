@@ -24,6 +24,9 @@ class Settings(ObjectiveSettings):
     kind: Literal["twin"]
     exit: int = Field(ge=1, description="which exit of the model it is the twin of, counted from 1")
 
+    def trained_depths(self, model: Model) -> tuple[int, ...]:
+        return (model.n_blocks,)
+
     def problems(self, model: Model) -> list[tuple[str, object, str, str]]:
         return base.at_most("exit", self.exit, len(model.segments), "the number of segments")
 
@@ -35,8 +38,7 @@ class Objective(base.Objective):
     def __init__(self, settings: Settings, model: Model, vocab_size: int, seed: int) -> None:
         super().__init__(model, vocab_size, seed)
 
-    @property
-    def trained_depths(self) -> tuple[int, ...]:
+    def depths_at(self, step: int) -> tuple[int, ...]:
         return (self.model.n_blocks,)
 
     def backward(self, model: Cascade, batch: base.TokenBatch, step: int) -> dict[str, Tensor]:

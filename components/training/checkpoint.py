@@ -8,7 +8,6 @@ with other settings, data or code never resumes from it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -17,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from components.config.problems import CheckpointError
-from components.models.files import WEIGHTS, load_tensors, load_weights, save_tensors
+from components.models.files import WEIGHTS, file_sha256, load_tensors, load_weights, save_tensors
 from components.training.optimizer import load_optimizer_tensors, optimizer_tensors
 from components.training.step import TrainState
 
@@ -87,7 +86,7 @@ def _load(state: TrainState, path: Path) -> Resume:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path / STATE}: damaged ({error})") from None
     for name in (WEIGHTS, OPTIMIZER):
-        if _checksum(path / name) != sums[name]:
+        if file_sha256(path / name) != sums[name]:
             raise CheckpointError(f"{path / name}: checksum differs from {STATE}: the file is damaged")
     load_weights(state.model, load_tensors(path / WEIGHTS), path / WEIGHTS)
     load_optimizer_tensors(state.model, state.optimizer, load_tensors(path / OPTIMIZER))
@@ -96,14 +95,6 @@ def _load(state: TrainState, path: Path) -> Resume:
 
 def _by_step(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(path.name.removeprefix("step-")), path) for path in folder.glob("step-*"))
-
-
-def _checksum(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: missing") from None
 
 
 def _write_flushed(path: Path, text: str) -> None:

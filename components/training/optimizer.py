@@ -18,7 +18,7 @@ STATE_KEYS = ("exp_avg", "exp_avg_sq", "step")
 
 
 def decay_groups(model: nn.Module, decay_embeddings: bool) -> dict[str, list[str]]:
-    """Names of the parameters that decay and of those that do not; every parameter is in exactly one list.
+    """Names of the parameters that decay and of those that do not; every one that trains is in exactly one list.
 
     Norm gains never decay. Embedding tables decay only if asked: decay acts on the whole table in every step, also on tokens that
     the batch does not contain.
@@ -28,6 +28,8 @@ def decay_groups(model: nn.Module, decay_embeddings: bool) -> dict[str, list[str
     }
     groups: dict[str, list[str]] = {"decay": [], "no_decay": []}
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         decays = parameter.ndim > 1 and (decay_embeddings or name not in embeddings)
         groups["decay" if decays else "no_decay"].append(name)
     return groups

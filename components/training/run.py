@@ -21,8 +21,8 @@ import torch
 import components
 from components.config.schema import Arm, Runtime
 from components.data.stream import BatchStream, PackedRows
-from components.models.cascade import Cascade
-from components.models.files import ModelCard, save_model
+from components.models.files import WEIGHTS, ModelCard, Repair, file_sha256, save_model
+from components.models.repaired import Repaired
 from components.objectives.base import Objective, build_objective
 from components.results import SeedCost
 from components.training.checkpoint import Resume, load_newest, save_checkpoint
@@ -35,13 +35,14 @@ HISTORY = "history.jsonl"
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What to train and where its files are."""
+    """What to train and where its files are; `base_dir` holds the trained model an arm with a `base` starts from."""
 
     arm: Arm
     seed: int
     data_dir: Path
     run_dir: Path
     output_dir: Path
+    base_dir: Path | None
     runtime: Runtime
 
 
@@ -70,9 +71,9 @@ def run_training(run: TrainingRun, on_progress: Callable[[Progress], None]) -> S
     training = run.arm.training
     stream = BatchStream(rows, run.seed, training.batch_rows)
     objective = build_objective(run.arm, rows.vocab_size, run.seed)
-    model = Cascade(run.arm.model, rows.vocab_size).to(device)
-    model.init_weights(run.seed)
-    state = TrainState.fresh(model, training)
+    model = objective.new_model()
+    objective.start(model, run.base_dir)
+    state = TrainState.fresh(model.to(device), training)
     folder = run.run_dir / identity(run, rows)
     resume = load_newest(state, folder) or Resume(0, 0.0, 0, "", [])
     resume = _train(run, state, stream, objective, folder, resume, on_progress)
@@ -135,6 +136,7 @@ def identity(run: TrainingRun, rows: PackedRows) -> str:
         "objective": run.arm.objective.model_dump(mode="json"),
         "seed": run.seed,
         "data": rows.fingerprint,
+        "base": None if run.base_dir is None else file_sha256(run.base_dir / WEIGHTS),
         "code": code_fingerprint(),
     }
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
@@ -175,7 +177,10 @@ def _write_output(run: TrainingRun, state: TrainState, rows: PackedRows, objecti
         vocab_size=rows.vocab_size,
         eos_id=rows.eos_id,
         objective=run.arm.objective.model_dump(mode="json"),
-        trained_depths=objective.trained_depths,
+        trained_depths=run.arm.objective.trained_depths(run.arm.model),
+        repair=Repair(part=state.model.part, depths=tuple(map(int, state.model.repairs)))
+        if isinstance(state.model, Repaired)
+        else None,
         steps=resume.step,
         tokens_per_step=run.arm.training.batch_rows * rows.seq_len,
         seq_len=rows.seq_len,

@@ -47,7 +47,8 @@ def test_a_token_changes_no_logit_before_it(junction_norm: bool) -> None:
 def test_one_trunk_pass_gives_the_logits_of_every_depth() -> None:
     model, tokens = toy_cascade(), toy_tokens()
     for depth, x_BTD in model.residuals(tokens, DEPTHS):
-        assert torch.equal(model.exit_at(depth)(x_BTD), model(tokens, depth))
+        hidden_ND, head_VD = model.read_residual(x_BTD, depth)
+        assert torch.equal((hidden_ND @ head_VD.T).view(3, 12, VOCAB), model(tokens, depth))
 
 
 @pytest.mark.parametrize("depth", [0, 6])

@@ -82,7 +82,7 @@ def test_sandwich_sums_smallest_random_and_full() -> None:
 def test_twin_is_the_cascade_prefix_trained_alone(exit_number: int, depth: int) -> None:
     objective = toy_objective({"kind": "twin", "exit": exit_number})
     assert objective.model.n_blocks == depth
-    assert objective.trained_depths == (depth,)
+    assert objective.depths_at(0) == (depth,)
     model, batch = toy_cascade(), toy_token_batch()
     alone = Cascade(objective.model, model.vocab_size).double()
     alone.load_state_dict({name: model.state_dict()[name] for name in alone.state_dict()})
