@@ -25,7 +25,7 @@ from components.data.sources import Document, Source, open_source
 from components.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
 from components.results import write_record
 
-CHARACTERS_PER_PIECE = 4 << 20
+CHARACTERS_PER_PIECE = 2 << 20
 DOCUMENTS_PER_PIECE = 4096
 PIECES_IN_FLIGHT = 2
 TOKENS_PER_SHARD = 128_000_000
