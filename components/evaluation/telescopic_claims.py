@@ -56,7 +56,7 @@ PAPER_SUITE = Role(
 TWIN = Role("twins", lambda objective: objective.get("kind") == "twin")
 HEAD_REPAIR = Role(
     "head-only repair of an MLMS trunk",
-    lambda objective: objective.get("kind") == "repair" and "head" in objective.values(),
+    lambda objective: objective.get("kind") == "repair" and objective.get("part") == "head",
 )
 
 
@@ -171,7 +171,7 @@ def _head_repair_helps_only_partly(bench: Bench, uniform: Arms, suites: Arms, re
     columns = [depth - 1 for depth in _off_exit_depths(arm)]
     if not columns:
         return Judgement("not run", "every depth is an exit")
-    trunk = next((suite for suite in suites if suite.name == arm.objective.get("trunk")), suites[0])
+    trunk = next((suite for suite in suites if suite.name == arm.objective.get("base")), suites[0])
     rows = min(len(arm.samples), len(trunk.samples), len(uniform[0].samples))
     mean = {one.name: one.ordered[:rows, columns].mean(axis=1) for one in (arm, trunk, uniform[0])}
     gain = bench.of(mean[arm.name] - mean[trunk.name], arm.n_documents)

@@ -85,7 +85,7 @@ def heat_map(analysis: Analysis) -> Figure:
         axes.grid(False)
         axes.set_facecolor("none")
         edges_x, edges_y = np.arange(deepest + 1) + 0.5, np.arange(len(analysis.arms) + 1) - 0.5
-        mesh = axes.pcolormesh(edges_x, edges_y, np.ma.masked_invalid(cells), cmap="cividis_r", vmax=chance, edgecolor="white")
+        mesh = axes.pcolormesh(edges_x, edges_y, np.ma.masked_invalid(cells), cmap="cividis_r", vmax=chance, edgecolor=FAINT)
         middle = 0.5 * (chance + float(np.nanmin(cells)))
         for row, column, mark in marks:
             color = "white" if cells[row, column - 1] > middle else "black"

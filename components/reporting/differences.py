@@ -49,7 +49,7 @@ def override_table(analysis: Analysis) -> Table | None:
     """What single arms change against the shared settings; None when no arm does."""
     study = analysis.results.study
     rows: list[Row] = []
-    for name, arm in study.arms.items():
+    for name, arm in study.models.items():
         is_twin = TWIN.is_played_by(arm.objective.model_dump(mode="json"))
         for section, own, shared in (("model", arm.model, study.model), ("training", arm.training, study.training)):
             for key in type(own).model_fields:
@@ -84,7 +84,7 @@ def open_choices(analysis: Analysis) -> list[str]:
         f"Intervals: paired bootstrap over validation documents, {evaluation.bootstrap_resamples:,} resamples, seed "
         f"{evaluation.bootstrap_seed}, {100 * evaluation.confidence:g}% expanded percentile intervals.",
     ]
-    kinds = {arm.objective.kind for arm in study.arms.values()}
+    kinds = {arm.objective.kind for arm in study.models.values()}
     return [choice for choice in choices if not choice.startswith("MLMS") or "fixed_exits" in kinds]
 
 

@@ -126,13 +126,13 @@ class StudyResults:
 
 
 def load_results(study: Study, artifacts: Path) -> StudyResults:
-    """All results of the study's arms.
+    """All results of the study's arms and repairs.
 
     Raises:
         ResultsError: no arm has an evaluation; a file is of another version, does not belong to `params.yaml`, or contradicts
             another file; or arms were scored on different validation sets.
     """
-    found = [_load_arm(arm, artifacts) for arm in study.arms.values()]
+    found = [_load_arm(arm, artifacts) for arm in study.models.values()]
     arms = tuple(results for results in found if results is not None)
     if not arms:
         raise ResultsError(f"{artifacts / 'evaluation'}: no arm of params.yaml has been evaluated; run `dvc repro` first")
@@ -141,7 +141,7 @@ def load_results(study: Study, artifacts: Path) -> StudyResults:
     return StudyResults(
         study=study,
         arms=arms,
-        missing=tuple(name for name, results in zip(study.arms, found, strict=True) if results is None),
+        missing=tuple(name for name, results in zip(study.models, found, strict=True) if results is None),
         manifest=read_record(DataManifest, manifest) if manifest.exists() else None,
     )
 

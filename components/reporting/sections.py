@@ -26,6 +26,7 @@ from components.reporting.tables import (
     seed_means,
     sensitivity_table,
 )
+from components.results import SeedCost
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def summary(analysis: Analysis) -> tuple[str, ...]:
     trained = study.training.steps * study.training.batch_rows * study.data.seq_len
     exits = formats.join_names([str(depth) for depth in study.model.exits])
     run = (
-        f"{len(arms)} of {len(study.arms)} arms are evaluated. The cascade has {study.model.n_blocks} blocks "
+        f"{len(arms)} of {len(study.models)} arms are evaluated. The cascade has {study.model.n_blocks} blocks "
         f"({segments_text(study)}), exits at k = {exits}, and a vocabulary of {analysis.vocab_size:,}. An arm without settings of "
         f"its own trains on {formats.count_text(trained)} tokens ({study.data.source.kind}). Each is scored at every depth on "
         f"{validation.n_documents:,} held-out documents ({validation.n_tokens:,} tokens)."
@@ -179,14 +180,22 @@ def _stream_table(analysis: Analysis) -> tuple[Table, ...]:
     rows = []
     for arm in analysis.arms:
         for seed in _costs(arm):
-            base = reference.get(seed.seed)
-            is_same = "not compared" if base is None else "yes" if base.stream_fingerprint == seed.stream_fingerprint else "NO"
-            rows.append((arm.name, str(seed.seed), f"{seed.tokens:,}", seed.stream_fingerprint, is_same))
+            rows.append(
+                (arm.name, str(seed.seed), f"{seed.tokens:,}", seed.stream_fingerprint, _same(seed, reference.get(seed.seed)))
+            )
     if not rows:
         return ()
     columns = ("arm", "seed", "tokens", "stream fingerprint", f"as {analysis.reference.name}")
     return (Table("Token streams", columns, tuple(rows), "Of all batches consumed, in order.", (0, 3, 4)),)
 
 
-def _costs(arm: ArmResults) -> tuple:  # type: ignore[type-arg]
+def _same(seed: SeedCost, base: SeedCost | None) -> str:
+    if base is None:
+        return "seed not in common"
+    if base.tokens != seed.tokens:
+        return "of another length"
+    return "yes" if base.stream_fingerprint == seed.stream_fingerprint else "NO"
+
+
+def _costs(arm: ArmResults) -> tuple[SeedCost, ...]:
     return arm.cost.seeds if arm.cost else ()

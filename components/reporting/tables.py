@@ -41,7 +41,7 @@ def arms_table(analysis: Analysis) -> Table:
     """One line an arm, with its headline numbers."""
     evaluated = {arm.name: arm for arm in analysis.arms}
     rows = []
-    for name in analysis.results.study.arms:
+    for name in analysis.results.study.models:
         found = evaluated.get(name)
         if found is None:
             rows.append((name, *[formats.MISSING] * 6, "not evaluated"))
@@ -68,7 +68,7 @@ def objective_table(analysis: Analysis) -> Table:
     """What each arm minimises, and which depths it trains."""
     evaluated = {arm.name: arm.evaluation.trained_depths for arm in analysis.arms}
     rows = []
-    for name, arm in analysis.results.study.arms.items():
+    for name, arm in analysis.results.study.models.items():
         depths = evaluated.get(name)
         trained = formats.MISSING if depths is None else formats.depths_text(depths)
         rows.append((name, describe_objective(arm.objective.model_dump(mode="json")), trained))

@@ -21,7 +21,7 @@ LOG = {**UNIFORM, "sampler": {"kind": "loguniform"}}
 BARE = {**UNIFORM, "anchor_weight": 0.0}
 SUITE = {"kind": "fixed_exits", "distill_weight": 0.0, "backward": "per_exit"}
 TWIN = {"kind": "twin", "exit": 3}
-REPAIR = {"kind": "repair", "part": "head", "trunk": "mlms"}
+REPAIR = {"kind": "repair", "part": "head", "base": "mlms"}
 
 SMOOTH = [3.6, 3.3, 3.0, 2.9, 2.7, 2.5]
 COLLAPSED = [9.0, 6.0, 2.9, 4.0, 2.5, 2.5]

@@ -9,8 +9,9 @@ import pytest
 
 from components.config.loader import load_study
 from components.config.problems import ResultsError
+from components.reporting.analysis import Analysis
 from components.reporting.load import StudyResults, load_results
-from tests.unit.reporting.toy_results import SMOOTH, UNIFORM, ToyArm, make_results, make_study, standard_arms
+from tests.unit.reporting.toy_results import REPAIR, SMOOTH, UNIFORM, ToyArm, make_results, make_study, standard_arms
 
 
 def load(folder: Path) -> StudyResults:
@@ -102,6 +103,15 @@ def test_seeds_are_averaged_in_nats_and_a_missing_one_stays_missing(tmp_path: Pa
     by_seed = [seed.depths[5].nll_nats for seed in arm.evaluation.seeds]
     assert arm.depths[5].nll_nats == pytest.approx(sum(filter(None, by_seed)) / 2)
     assert by_seed[0] != by_seed[1]
+
+
+def test_repairs_are_read_like_arms(tmp_path: Path) -> None:
+    make_results(tmp_path, {**standard_arms(), "repair-head": ToyArm(REPAIR, [4.5, *SMOOTH[1:]])})
+    analysis = Analysis(load(tmp_path))
+    assert [arm.name for arm in analysis.arms] == ["tlm-uniform", "mlms", "twin-full", "repair-head"]
+    [finding] = [finding for finding in analysis.findings if "Repairing only the head" in finding.statement]
+    assert finding.verdict != "not run"
+    assert "repaired minus mlms" in finding.evidence
 
 
 def test_a_twin_shows_its_own_depth_only(standard_folder: Path) -> None:

@@ -40,6 +40,7 @@ UNIFORM = {
 }
 SUITE = {"kind": "fixed_exits", "distill_weight": 0.0, "backward": "per_exit"}
 TWIN = {"kind": "twin", "exit": 3}
+REPAIR = {"kind": "repair", "base": "mlms", "part": "head"}
 
 SMOOTH = [4.2, 4.0, 3.9, 3.85, 3.8, 3.76, 3.73, 3.7, 3.74, 3.55, 3.4, 3.3, 3.28, 3.2, 3.14, 3.1]
 COLLAPSED = [9.0, 7.0, 6.2, 5.8, 5.2, 4.8, 4.3, 3.6, 4.6, 4.3, 3.9, 3.2, 3.7, 3.5, 3.3, 3.05]
@@ -76,7 +77,11 @@ def make_study(
 ) -> Study:
     """Writes `params.yaml` (JSON is YAML) and loads it."""
     raw: dict[str, Any] = dict(read_yaml(ROOT / "params.yaml"))
-    raw["arms"] = {name: {"objective": arm.objective, "model": arm.model} for name, arm in arms.items()}
+    trained = {name: arm for name, arm in arms.items() if arm.objective["kind"] != "repair"}
+    raw["arms"] = {name: {"objective": arm.objective, "model": arm.model} for name, arm in trained.items()}
+    raw["repairs"] = {
+        name: {key: arm.objective[key] for key in ("base", "part")} for name, arm in arms.items() if name not in trained
+    }
     raw["training"] = {**raw["training"], "seeds": list(seeds)}
     raw["model"] = {**raw["model"], "segments": [{"n_blocks": n, "d_model": 48 + 16 * i} for i, n in enumerate(n_blocks)]}
     raw["evaluation"] = {**raw["evaluation"], "bootstrap_resamples": 200}
@@ -96,7 +101,7 @@ def make_results(
     arms = standard_arms() if arms is None else arms
     study = make_study(folder, arms, seeds, n_blocks)
     for name, toy in arms.items():
-        _write_arm(folder / "artifacts", study.arms[name], toy, seeds, n_documents)
+        _write_arm(folder / "artifacts", study.models[name], toy, seeds, n_documents)
     return study
 
 
