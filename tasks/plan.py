@@ -1,0 +1,92 @@
+"""What a study will cost: FLOPs, memory and device-hours of every arm, from the parameters alone."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from components.config.loader import PARAMS_FILE, load_study
+from tasks.command import run_command
+
+if TYPE_CHECKING:
+    from components.profiling.plan import ArmPlan
+
+EXAMPLES = """examples:
+  python -m tasks.plan                                       the study of params.yaml
+  python -m tasks.plan --scale proxy-200m                    the paper's recipe
+  python -m tasks.plan --scale proxy-200m --tflops 312 --mfu 0.35
+  python -m tasks.plan --check                               only say whether params.yaml is valid
+"""
+
+
+def main() -> None:
+    """Validates the parameters and prints a table of what each arm needs."""
+    arguments = _arguments()
+    path = Path("scales") / f"{arguments.scale}.yaml" if arguments.scale else arguments.params
+    study = load_study(path)
+    if arguments.check:
+        print(f"{path}: valid; {len(study.arms)} arms, {len(study.repairs)} repairs")
+        return
+    from components.profiling.plan import plan_study
+
+    plans = plan_study(study)
+    print(f"{path}: {study.data.seq_len} tokens a row, vocabulary {study.data.tokenizer.vocab_size:,}\n")
+    _print_table(plans, arguments.tflops * 1e12, arguments.mfu)
+    if arguments.scale == "proxy-200m":
+        print(
+            "\nThe paper's GPU-hours relative to tlm-uniform (131 GPU-hours): tlm-loguniform 0.916, tlm-exitgrid 1.122, "
+            "MLMS without distillation 1.137, three twins 1.65.\nThe ratios here count FLOPs, causal attention included."
+        )
+
+
+def _print_table(plans: list[ArmPlan], peak_flops: float, utilisation: float) -> None:
+    header = ("arm", "seeds", "stored", "tokens", "FLOPs", "cost", "device-hours", "state", "activations")
+    rows = [
+        (
+            plan.name,
+            str(plan.n_seeds),
+            f"{plan.parameters / 1e6:,.1f}M",
+            f"{plan.tokens / 1e6:,.1f}M",
+            f"{plan.flops:.2e}",
+            f"{plan.relative_cost:.3f}",
+            f"{plan.device_hours(peak_flops, utilisation) * plan.n_seeds:,.3g}",
+            f"{plan.state_bytes / 2**30:,.2f} GiB",
+            f"{plan.activation_bytes / 2**30:,.2f} GiB",
+        )
+        for plan in plans
+    ]
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    for row in [header, *rows]:
+        print(
+            "  ".join(
+                cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+        )
+    total = sum(plan.device_hours(peak_flops, utilisation) * plan.n_seeds for plan in plans)
+    print(
+        f"\n{total:,.3g} device-hours in all, at {utilisation:.0%} of {peak_flops / 1e12:g} TFLOP/s; cost is relative to the first "
+        "telescopic arm, per token.\nstate (weights, gradients, AdamW) and activations (one micro-batch) are per worker."
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.plan", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--scale", help="a file of scales/, e.g. proxy-200m")
+    which.add_argument("--params", type=Path, default=PARAMS_FILE, help="parameter file (default: %(default)s)")
+    parser.add_argument(
+        "--tflops", type=float, default=989.0, help="peak of one device in TFLOP/s (default: %(default)s, H100 bf16)"
+    )
+    parser.add_argument("--mfu", type=float, default=0.4, help="share of the peak that training reaches (default: %(default)s)")
+    parser.add_argument("--check", action="store_true", help="only validate the parameters")
+    arguments = parser.parse_args()
+    if not 0 < arguments.mfu <= 1 or arguments.tflops <= 0:
+        parser.error("--mfu must be in (0, 1] and --tflops positive")
+    return arguments
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,57 @@
+"""The plan against real models and real tensors."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+from components.config.loader import load_study
+from components.config.schema import Segment
+from components.models.cascade import Cascade
+from components.profiling.plan import activation_bytes, plan_study
+from tests.toys import ROOT, toy_model
+
+
+def _kept_for_backward(model: Cascade, tokens: int, bfloat16: bool) -> int:
+    """Bytes of the distinct storages, parameters apart, that autograd keeps."""
+    storages: dict[int, int] = {}
+    own = {parameter.data_ptr() for parameter in model.parameters()}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.data_ptr() not in own:
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    cast = torch.autocast("cpu", dtype=torch.bfloat16) if bfloat16 else contextlib.nullcontext()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), cast:
+        ((_, x_BTD),) = model.residuals(torch.zeros(1, tokens, dtype=torch.int64), [model.n_blocks])
+        x_BTD.float().sum()
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_activation_formula_is_within_five_percent_of_what_autograd_keeps(precision: str) -> None:
+    def measured(n_blocks: int) -> int:
+        settings = toy_model(segments=(Segment(n_blocks=n_blocks, d_model=128),), head_dim=64)
+        return _kept_for_backward(Cascade(settings, 64), 256, precision == "bfloat16")
+
+    def formula(n_blocks: int) -> int:
+        settings = toy_model(segments=(Segment(n_blocks=n_blocks, d_model=128),), head_dim=64)
+        return activation_bytes(settings, 64, 256, precision)
+
+    assert formula(4) - formula(2) == pytest.approx(measured(4) - measured(2), rel=0.05)
+
+
+def test_paper_scale_is_planned_with_its_tokens_and_sizes() -> None:
+    plans = {plan.name: plan for plan in plan_study(load_study(ROOT / "scales" / "proxy-200m.yaml"))}
+    uniform = plans["tlm-uniform"]
+    assert uniform.tokens == 19073 * 512 * 2048
+    assert uniform.parameters == 241_981_248
+    assert uniform.relative_cost == 1.0
+    # by hand: 6 operations per weight of blocks (16 d^2) and head, and 12 d x mean context (1,024.5) for attention
+    matrices = 16 * (11 * 320**2 + 5 * 576**2 + 4 * 960**2) + 960 * 49152
+    attention = 12 * (11 * 320 + 5 * 576 + 4 * 960) * 1024.5
+    assert plans["twin-full"].flops == pytest.approx((6 * matrices + attention) * uniform.tokens, rel=1e-3)
+    assert uniform.device_hours(1e15, 0.5) == pytest.approx(uniform.flops / 5e14 / 3600)
