@@ -16,26 +16,26 @@ from components.reporting.tables import arms_table
 from components.reporting.write import PAGE, write_report
 from tasks.command import run_command
 
-ARTIFACTS = Path("artifacts")
-REPORT = ARTIFACTS / "report"
-
 
 def main() -> None:
     """Writes the report, or prints its summary."""
-    parser = argparse.ArgumentParser(prog="python -m tasks.report", description="write the report of the study")
-    parser.add_argument("--summary", action="store_true", help="print the table of arms and the report's path; write nothing")
-    arguments = parser.parse_args()
-    analysis = Analysis(load_results(load_study(), ARTIFACTS))
+    arguments = _arguments()
+    page = arguments.out / PAGE
+    analysis = Analysis(load_results(load_study(arguments.params), arguments.artifacts))
     if arguments.summary:
         print(render_text(arms_table(analysis)))
-        print(
-            f"\nreport: {(REPORT / PAGE).resolve()}"
-            if (REPORT / PAGE).exists()
-            else "\nreport: not written yet; `dvc repro report`"
-        )
+        print(f"\nreport: {page.resolve()}" if page.exists() else "\nreport: not written yet; run `dvc repro report`")
         return
-    page = write_report(analysis, REPORT)
-    print(f"report: {page.resolve()}")
+    print(f"report: {write_report(analysis, arguments.out).resolve()}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tasks.report", description=__doc__)
+    parser.add_argument("--summary", action="store_true", help="print the table of arms and the report's path; write nothing")
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
+    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="folder of the results (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("artifacts/report"), help="folder of the report (default: %(default)s)")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
