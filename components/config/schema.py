@@ -58,7 +58,7 @@ class FineWebEduSource(Section):
     dataset: str = Field(min_length=1, description="hub id or local folder, e.g. HuggingFaceFW/fineweb-edu")
     config: str = Field(min_length=1, description="hub configuration, e.g. sample-10BT")
     revision: str = Field(min_length=1, description="commit, tag or branch of the data set; pin a commit for a study")
-    token_budget: int = Field(ge=1, description="stop after this many tokens (EOS included)")
+    token_budget: int = Field(ge=1, description="stop after this many training tokens (EOS included)")
     minimum_score: float = Field(ge=0.0, le=5.0, description="lowest educational score (column `score`) that is kept; 0 keeps all")
 
 
@@ -76,7 +76,7 @@ class FileTokenizer(Section):
     """An existing `tokenizer.json` (for example SmolLM2's) from a file or a hub repository."""
 
     kind: Literal["file"]
-    path: str = Field(min_length=1, description="path of a tokenizer.json, or hub id of a repository that holds one")
+    path: str = Field(min_length=1, description="a tokenizer.json, its folder, or a hub id (`id@revision` pins it)")
     vocab_size: int = Field(ge=2, description="entries the file must have; checked on load")
     eos_token: str = Field(min_length=1, description="token that ends a document, e.g. <|endoftext|>")
 

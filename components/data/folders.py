@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +10,12 @@ from pathlib import Path
 
 @contextmanager
 def replaced_folder(target: Path) -> Iterator[Path]:
-    """An empty folder beside `target` to write into: it takes `target`'s place when the block ends well, else it is removed."""
+    """An empty folder beside `target` to write into: it takes `target`'s place when the block ends well, else it is removed.
+
+    What a killed run left there goes when the next one starts.
+    """
     target = target.absolute()
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    aside = target.with_name(f".{target.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     try:

@@ -45,11 +45,10 @@ def tokenize_study(data: Data, tokenizer_folder: Path, tokens_folder: Path, on_t
         tokenizer, training_bytes = train_bpe(training_texts(source, data.validation_share), data.tokenizer)
     else:
         tokenizer, training_bytes = load_tokenizer(data.tokenizer), 0
-    with replaced_folder(tokenizer_folder) as folder:
-        tokenizer.save(folder, data.tokenizer.kind, training_bytes)
     budget = data.source.token_budget if isinstance(data.source, FineWebEduSource) else None
-    with replaced_folder(tokens_folder) as folder:
-        return tokenize_corpus(source, tokenizer, data.validation_share, folder, budget, on_tokens)
+    with replaced_folder(tokenizer_folder) as for_tokenizer, replaced_folder(tokens_folder) as for_tokens:
+        tokenizer.save(for_tokenizer, data.tokenizer.kind, training_bytes)
+        return tokenize_corpus(source, tokenizer, data.validation_share, for_tokens, budget, on_tokens)
 
 
 def training_texts(source: Source, validation_share: float) -> Iterator[str]:

@@ -25,10 +25,12 @@ class HubStandIn:
         requests: `METHOD path` of everything that was asked.
         bytes_sent: of file content.
         tokens_seen: every Authorization header that came.
+        failures_left: so many reads of file content are answered with 503 first.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, failures: int = 0) -> None:
         self.folder = folder
+        self.failures_left = failures
         self.requests: list[str] = []
         self.bytes_sent = 0
         self.tokens_seen: set[str] = set()
@@ -113,6 +115,10 @@ class _Handler(BaseHTTPRequestHandler):
         if wanted := self.headers.get("Range"):
             first, _, last = wanted.removeprefix("bytes=").partition("-")
             end = min(int(last) if last else total - 1, total - 1)
+            if self.command == "GET" and self.hub.failures_left:
+                self.hub.failures_left -= 1
+                self._send(503, b"", {})
+                return
             data, status = data[int(first) : end + 1], 206
             headers["Content-Range"] = f"bytes {first}-{end}/{total}"
         if self.command == "GET":

@@ -112,6 +112,13 @@ def test_a_reader_that_stops_early_ends_cleanly_and_fetches_only_what_it_needs(l
     assert not any("001_00000.parquet" in request for request in hub.requests), "the second file is not opened"
 
 
+def test_a_hub_that_is_busy_for_a_moment_is_asked_again(layout: Path, tmp_path: Path) -> None:
+    with HubStandIn(layout, failures=2) as hub:
+        done = read_over_http(hub, tmp_path / "home", settings_of("owner/corpus"))
+    assert done.returncode == 0, done.stderr
+    assert [document[1] for document in json.loads(done.stdout)] == sentences(360)
+
+
 def test_an_unknown_configuration_or_data_set_is_one_clean_error(layout: Path, tmp_path: Path) -> None:
     with HubStandIn(layout) as hub:
         unknown = read_over_http(hub, tmp_path / "home", settings_of("owner/corpus", config="sample-1T"))

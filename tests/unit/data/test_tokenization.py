@@ -141,6 +141,15 @@ def test_a_failed_run_leaves_the_old_folders_and_nothing_else(tmp_path: Path) ->
     assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
 
 
+def test_what_a_killed_run_left_is_cleared_by_the_next_one(tmp_path: Path) -> None:
+    data = study_data(corpus_of_files(tmp_path / "corpus"))
+    (tmp_path / "out" / ".tokens.partial").mkdir(parents=True)
+    (tmp_path / "out" / ".tokens.partial" / "train-00099.arrow").write_bytes(b"half")
+    tokenize_study(data, tmp_path / "out" / "tokenizer", tmp_path / "out" / "tokens", lambda n: None)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["tokenizer", "tokens"]
+    assert not list((tmp_path / "out").rglob("train-00099.arrow"))
+
+
 def test_the_progress_adds_up_to_the_training_tokens(tmp_path: Path) -> None:
     reported: list[int] = []
     data = study_data(corpus_of_files(tmp_path / "corpus"))
