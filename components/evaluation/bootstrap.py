@@ -1,8 +1,9 @@
 """Paired document bootstrap: intervals for one arm's curve and for the difference between two arms.
 
 Documents are resampled, not tokens, and every arm sees the same resamples, so what makes a document hard cancels in a difference.
-Easy to get wrong: row 0 of every array of samples is the original set, not a resample; `interval` reads it as the estimate. The
-intervals hold the trained models fixed: how much another training seed would move them is not in them.
+An arm with several seeds has its seeds resampled too, so that an interval holds 0 when its seeds disagree on the sign. Easy to get
+wrong: row 0 of every array of samples is the original set, not a resample; `interval` reads it as the estimate. And the intervals
+of an arm with one seed hold the trained model fixed: how much another training seed would move it is not in them.
 
 Percentile intervals of few documents are too short, so their tails are taken further out, as for Student's t (the expanded
 percentile interval; Hesterberg, What Teachers Should Know About the Bootstrap, 2015, section 3.2).
@@ -33,11 +34,11 @@ _BLOCK_CELLS = 1 << 22  # (resample, document) counts held at once: 32 MiB
 
 @dataclass(frozen=True)
 class DocumentScores:
-    """NLL sums of one arm on the validation documents, seeds already averaged.
+    """NLL sums of one arm on the validation documents.
 
     Shapes:
         document, n_tokens: int64 [documents].
-        nll_nats: float64 [documents, N], the sum over a document's tokens at depth k = column + 1.
+        nll_nats: float64 [seeds, documents, N], the sum over a document's tokens at depth k = column + 1.
     """
 
     document: IntArray
@@ -59,8 +60,8 @@ class Interval:
         return all(map(math.isfinite, (self.estimate, self.low, self.high)))
 
 
-def average_seeds(seed: IntArray, document: IntArray, n_tokens: IntArray, nll_nats: FloatArray, where: str) -> DocumentScores:
-    """One row a document, its NLL averaged over the seeds.
+def group_by_seed(seed: IntArray, document: IntArray, n_tokens: IntArray, nll_nats: FloatArray, where: str) -> DocumentScores:
+    """The rows of a file of document scores, sorted by seed and document.
 
     Shapes:
         seed, document, n_tokens: int64 [seeds * documents], any order; nll_nats: float64 [seeds * documents, N].
@@ -78,27 +79,32 @@ def average_seeds(seed: IntArray, document: IntArray, n_tokens: IntArray, nll_na
     is_same = (by_seed == by_seed[0]).all() and (tokens == tokens[0]).all() and (seed[order].reshape(shape) == seeds[:, None]).all()
     if not is_same or (np.diff(by_seed[0]) == 0).any():
         raise ResultsError(f"{where}: seeds do not have the same documents; re-run the arm's evaluation")
-    with np.errstate(invalid="ignore"):
-        mean = nll_nats[order].reshape(*shape, -1).mean(axis=0)
-    return DocumentScores(by_seed[0], tokens[0], mean)
+    return DocumentScores(by_seed[0], tokens[0], nll_nats[order].reshape(*shape, -1))
 
 
 def resampled_nll(scores: DocumentScores, n_resamples: int, seed: int) -> FloatArray:
-    """Mean NLL per token of the original set (row 0) and of each resample, per depth.
+    """Mean NLL per token of the original set (row 0) and of each resample, per depth; the mean over seeds.
 
-    The resamples are a function of (seed, number of documents) alone: arms scored on the same documents get the same ones.
+    The resamples are a function of (seed, number of documents, number of seeds) alone: arms with the same ones get the same.
 
     Shapes:
         float64 [1 + n_resamples, N], nats per token: resampled NLL sums over resampled token counts; row 0 alone below
         `MINIMUM_DOCUMENTS`.
     """
-    if len(scores.n_tokens) < MINIMUM_DOCUMENTS:
+    n_seeds, n_documents, _ = scores.nll_nats.shape
+    if n_documents < MINIMUM_DOCUMENTS:
         n_resamples = 0
+    seed_draws = np.random.default_rng((seed, n_seeds)).integers(n_seeds, size=(n_resamples, n_seeds))
     with np.errstate(invalid="ignore", over="ignore"):
-        rows = [scores.nll_nats.sum(axis=0, keepdims=True) / scores.n_tokens.sum()]
-        for counts in _draw_counts(len(scores.n_tokens), n_resamples, seed):
+        rows = [scores.nll_nats.sum(axis=1).mean(axis=0, keepdims=True) / scores.n_tokens.sum()]
+        start = 0
+        for counts in _draw_counts(n_documents, n_resamples, seed):
             weights = counts.astype(np.float64)
-            rows.append((weights @ scores.nll_nats) / (weights @ scores.n_tokens)[:, None])
+            sums = weights @ scores.nll_nats  # [seeds, block, N]
+            drawn = seed_draws[start : start + len(counts)]
+            mean = sums[drawn, np.arange(len(counts))[:, None]].mean(axis=1)
+            rows.append(mean / (weights @ scores.n_tokens)[:, None])
+            start += len(counts)
     return np.concatenate(rows)
 
 

@@ -12,6 +12,7 @@ from components.reporting.analysis import Analysis
 from components.reporting.tables import Row, Table
 
 FEW_DOCUMENTS = 30
+FEW_SEEDS = 5
 
 
 def recipe_table(analysis: Analysis) -> Table:
@@ -81,8 +82,9 @@ def open_choices(analysis: Analysis) -> list[str]:
         f"Quality for ppl: 1 − NLL / ln V; valid: NLL < ln V − {evaluation.loda_margin_nats:g} nats; throughput: 1 / FLOPs per "
         "token.",
         "AULB clipped at ln V beside the plain one: an untrained depth can be worse than chance without limit.",
-        f"Intervals: paired bootstrap over validation documents, {evaluation.bootstrap_resamples:,} resamples, seed "
-        f"{evaluation.bootstrap_seed}, {100 * evaluation.confidence:g}% expanded percentile intervals.",
+        "Intervals: paired bootstrap over validation documents and, where an arm has several, training seeds; "
+        f"{evaluation.bootstrap_resamples:,} resamples, seed {evaluation.bootstrap_seed}, {100 * evaluation.confidence:g}% "
+        "expanded percentile intervals.",
     ]
     kinds = {arm.objective.kind for arm in study.models.values()}
     return [choice for choice in choices if not choice.startswith("MLMS") or "fixed_exits" in kinds]
@@ -99,6 +101,12 @@ def limits(analysis: Analysis) -> list[str]:
         found.append(
             f"One seed only: {formats.join_names(single)}. The intervals are over validation documents; what another training seed "
             "would change is not in them."
+        )
+    several = [len(arm.evaluation.seeds) for arm in arms if len(arm.evaluation.seeds) > 1]
+    if several and min(several) < FEW_SEEDS:
+        found.append(
+            f"{min(several)} seeds are few: an interval says that the seeds at hand agree, not how often another seed would. "
+            "Differences smaller than the spread of the seeds may be training noise."
         )
     if analysis.n_documents < FEW_DOCUMENTS:
         found.append(f"{analysis.n_documents} validation documents are few: the intervals are rough.")

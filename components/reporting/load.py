@@ -17,7 +17,7 @@ import numpy as np
 from components.config.problems import ResultsError
 from components.config.schema import Arm, Study
 from components.data.manifest import MANIFEST_FILE, DataManifest
-from components.evaluation.bootstrap import DocumentScores, average_seeds
+from components.evaluation.bootstrap import DocumentScores, group_by_seed
 from components.evaluation.telescopic_claims import TWIN
 from components.results import ArmCost, ArmEvaluation, DepthScore, perplexity, read_record
 
@@ -208,7 +208,7 @@ def _read_documents(path: Path, evaluation: ArmEvaluation) -> DocumentScores | N
         nll = flat.reshape(len(seed), evaluation.n_blocks)
     except (pa.ArrowException, KeyError, ValueError) as error:
         raise ResultsError(f"{path}: not the per-document scores of this arm ({error}); re-run its evaluation") from None
-    scores = average_seeds(seed, document, n_tokens, nll, str(path))
+    scores = group_by_seed(seed, document, n_tokens, nll, str(path))
     _check_agrees(scores, evaluation, path)
     return scores
 
@@ -219,7 +219,7 @@ def _check_agrees(scores: DocumentScores, evaluation: ArmEvaluation, path: Path)
         raise ResultsError(f"{path}: not the documents of the validation set of {evaluation.arm}.json; re-run its evaluation")
     by_seed = [[score.nll_nats for score in _single_stream(seed.depths)] for seed in evaluation.seeds]
     with np.errstate(invalid="ignore"):
-        sums = scores.nll_nats.sum(axis=0) / scores.n_tokens.sum()
+        sums = scores.nll_nats.sum(axis=1).mean(axis=0) / scores.n_tokens.sum()
     for depth, (values, own) in enumerate(zip(zip(*by_seed, strict=True), sums, strict=True), start=1):
         mean = _mean(values)
         if mean is not None and not math.isclose(mean, float(own), rel_tol=_AGREEMENT):

@@ -189,8 +189,9 @@ def _interval_note(analysis: Analysis, reference: ArmResults) -> str:
     settings = analysis.results.study.evaluation
     return (
         f"Arm minus {reference.name}, nats per token; below 0 is better. {100 * settings.confidence:g}% intervals of "
-        f"{settings.bootstrap_resamples:,} paired resamples of {analysis.n_documents:,} validation documents. Win or loss only "
-        "when the interval excludes 0. No interval: fewer than six documents, no per-document scores, or a number not finite."
+        f"{settings.bootstrap_resamples:,} paired resamples of {analysis.n_documents:,} validation documents, and of the seeds of "
+        "an arm that has several. Win or loss only when the interval excludes 0. No interval: fewer than six documents, no "
+        "per-document scores, or a number not finite."
     )
 
 
@@ -258,6 +259,8 @@ def describe_objective(settings: dict[str, object]) -> str:
             continue
         if isinstance(value, dict):
             value = " ".join(str(inner) for inner in value.values())
+        if isinstance(value, list | tuple):
+            value = formats.depths_text(value) if all(isinstance(one, int) for one in value) else ", ".join(map(str, value))
         parts.append(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}")
     return f"{settings['kind']}: {', '.join(parts)}" if parts else str(settings["kind"])
 

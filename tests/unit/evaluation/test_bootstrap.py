@@ -13,8 +13,8 @@ from components.evaluation import bootstrap
 from components.evaluation.bootstrap import (
     DocumentScores,
     area,
-    average_seeds,
     clipped,
+    group_by_seed,
     interval,
     intervals,
     resampled_nll,
@@ -28,7 +28,7 @@ from components.evaluation.frontier import aulb
 def make_scores(generator: np.random.Generator, n_documents: int = 60, shift: float = 0.0, noise: float = 0.1) -> DocumentScores:
     n_tokens = generator.integers(20, 200, n_documents)
     per_token = 3.0 + shift + noise * generator.standard_normal((n_documents, 2))
-    return DocumentScores(np.arange(n_documents), n_tokens, per_token * n_tokens[:, None])
+    return DocumentScores(np.arange(n_documents), n_tokens, (per_token * n_tokens[:, None])[None])
 
 
 def test_equals_a_slow_reference() -> None:
@@ -37,7 +37,7 @@ def test_equals_a_slow_reference() -> None:
     drawn = np.random.default_rng(3).integers(7, size=(5, 7))
     for row, chosen in zip(fast, [range(7), *drawn], strict=True):
         for depth in range(2):
-            total = sum(float(scores.nll_nats[i, depth]) for i in chosen)
+            total = sum(float(scores.nll_nats[0, i, depth]) for i in chosen)
             tokens = sum(int(scores.n_tokens[i]) for i in chosen)
             assert row[depth] == pytest.approx(total / tokens, rel=1e-12)  # order of summation only
 
@@ -94,8 +94,8 @@ def test_area_matches_the_frontier_metric_row_by_row() -> None:
     assert np.isnan(area(samples[:, :1])).all()
 
 
-def test_seeds_are_averaged_per_document_whatever_the_order() -> None:
-    scores = average_seeds(
+def test_rows_are_grouped_by_seed_whatever_the_order() -> None:
+    scores = group_by_seed(
         seed=np.array([43, 42, 42, 43]),
         document=np.array([0, 1, 0, 1]),
         n_tokens=np.array([5, 7, 5, 7]),
@@ -103,7 +103,29 @@ def test_seeds_are_averaged_per_document_whatever_the_order() -> None:
         where="arm",
     )
     assert scores.n_tokens.tolist() == [5, 7]
-    assert scores.nll_nats.tolist() == [[2.0], [6.0]]
+    assert scores.nll_nats.tolist() == [[[1.0], [4.0]], [[3.0], [8.0]]]
+
+
+def test_seeds_are_resampled_as_in_a_slow_reference() -> None:
+    one, two = make_scores(np.random.default_rng(1), 7), make_scores(np.random.default_rng(2), 7, shift=1.0)
+    both = DocumentScores(one.document, one.n_tokens, np.concatenate([one.nll_nats, two.nll_nats]))
+    fast = resampled_nll(both, n_resamples=5, seed=3)
+    documents = np.random.default_rng(3).integers(7, size=(5, 7))
+    seeds = np.random.default_rng((3, 2)).integers(2, size=(5, 2))
+    for row, chosen, drawn in zip(fast, [range(7), *documents], [range(2), *seeds], strict=True):
+        tokens = sum(int(both.n_tokens[i]) for i in chosen)
+        total = sum(float(both.nll_nats[s, i, 0]) for s in drawn for i in chosen) / 2
+        assert row[0] == pytest.approx(total / tokens, rel=1e-12)  # order of summation only
+
+
+def test_seeds_that_disagree_on_the_sign_are_no_difference_and_seeds_that_agree_are() -> None:
+    base = make_scores(np.random.default_rng(2))
+    first = DocumentScores(base.document, base.n_tokens, np.repeat(base.nll_nats, 2, axis=0))
+    for shifts, expected in (((-0.3, 0.1), "no difference"), ((-0.3, -0.1), "win")):
+        moved = first.nll_nats + np.array(shifts)[:, None, None] * base.n_tokens[:, None]
+        second = DocumentScores(base.document, base.n_tokens, moved)
+        difference = subtract(resampled_nll(second, 200, 0), resampled_nll(first, 200, 0))
+        assert verdict(interval(difference[:, 0], 0.95, 60)) == expected
 
 
 @pytest.mark.parametrize(
@@ -119,13 +141,13 @@ def test_seeds_are_averaged_per_document_whatever_the_order() -> None:
 def test_seeds_with_other_documents_are_refused(seed: list[int], document: list[int], n_tokens: list[int]) -> None:
     columns = [np.array(values, dtype=np.int64) for values in (seed, document, n_tokens)]
     with pytest.raises(ResultsError, match=r"arm\.parquet"):
-        average_seeds(*columns, np.ones((len(seed), 1)), where="arm.parquet")
+        group_by_seed(*columns, np.ones((len(seed), 1)), where="arm.parquet")
 
 
 def test_a_depth_that_is_not_finite_has_no_interval_and_leaves_the_others_alone() -> None:
     base = make_scores(np.random.default_rng(2))
     broken = base.nll_nats.copy()
-    broken[3, 0] = math.inf
+    broken[0, 3, 0] = math.inf
     samples = resampled_nll(DocumentScores(base.document, base.n_tokens, broken), 100, 0)
     found = intervals(subtract(samples, resampled_nll(base, 100, 0)), 0.95, 60)
     assert [verdict(one) for one in found] == ["no interval", "no difference"]
@@ -135,7 +157,7 @@ def test_a_depth_that_is_not_finite_has_no_interval_and_leaves_the_others_alone(
 @pytest.mark.parametrize("n_documents", [1, 5])
 def test_too_few_documents_have_an_estimate_but_no_interval(n_documents: int) -> None:
     n_tokens = np.full(n_documents, 10)
-    scores = DocumentScores(np.arange(n_documents), n_tokens, np.full((n_documents, 1), 20.0))
+    scores = DocumentScores(np.arange(n_documents), n_tokens, np.full((1, n_documents, 1), 20.0))
     found = interval(resampled_nll(scores, 100, 0)[:, 0], 0.95, n_documents)
     assert found.estimate == 2.0
     assert verdict(found) == "no interval"
