@@ -244,4 +244,6 @@ def _inside(value: float | None, top: float) -> float:
 def _band_caption(analysis: Analysis) -> str:
     if not any(arm.documents is not None for arm in analysis.arms):
         return "No intervals: the per-document scores are absent."
-    return f"Bands: {100 * analysis.confidence:g}% bootstrap intervals over validation documents."
+    return (
+        f"Bands: {100 * analysis.confidence:g}% bootstrap intervals over validation documents, and seeds where there are several."
+    )
