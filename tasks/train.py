@@ -1,4 +1,4 @@
-"""Stage `train@<arm>`: trains the arm once per seed, on Ray, and writes the models and what they cost.
+"""Stages `train@<arm>` and `repair@<name>`: trains the arm once per seed, on Ray, and writes the models and what they cost.
 
 Stopped at any moment and started again, it goes on from the newest checkpoint of each seed under `runs/`.
 """
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from tasks.command import progress_bar, run_command
 
 if TYPE_CHECKING:
+    from components.config.schema import Arm
     from components.results import SeedCost
     from components.training.run import Progress, TrainingRun
-    from tasks.ray_train import Report, Resources
+    from tasks.ray_train import RaySession, Report
 
 
 def main() -> None:
@@ -33,31 +34,32 @@ def main() -> None:
     from components.training.run import TrainingRun
     from tasks.ray_train import Resources, ray_session
 
-    runtime = study.runtime
+    root, runtime = Path.cwd(), study.runtime
+    models = root / "artifacts" / "models"
     resources = Resources(runtime.workers, runtime.threads_per_worker, runtime.device)
     costs = []
-    with ray_session(resources) as device:
+    with ray_session(resources) as session:
         for seed in arm.training.seeds:
             run = TrainingRun(
                 arm=arm,
                 seed=seed,
-                data_dir=arguments.data.resolve(),
-                run_dir=arguments.runs.resolve() / arm.name / f"seed-{seed}",
-                output_dir=arguments.models.resolve() / arm.name / f"seed-{seed}",
-                runtime=runtime.model_copy(update={"device": device}),
+                data_dir=root / "artifacts" / "data",
+                run_dir=root / "runs" / arm.name / f"seed-{seed}",
+                output_dir=models / arm.name / f"seed-{seed}",
+                base_dir=models / arm.base / f"seed-{seed}" if arm.base else None,
+                runtime=runtime.model_copy(update={"device": session.device}),
             )
-            costs.append(train_seed(run, resources))
-    write_record(ArmCost(version=1, arm=arm.name, seeds=tuple(costs)), arguments.cost / f"{arm.name}.json")
-    _fill_mlflow(arguments.params, arm.name)
+            costs.append(train_seed(run, session))
+    write_record(ArmCost(version=1, arm=arm.name, seeds=tuple(costs)), root / "artifacts" / "cost" / f"{arm.name}.json")
+    _fill_mlflow(root, arm, runtime.experiment)
 
 
-def train_seed(run: TrainingRun, resources: Resources) -> SeedCost:
+def train_seed(run: TrainingRun, session: RaySession) -> SeedCost:
     """Trains one seed on the Ray session that is open, with a progress bar, and returns what it cost."""
     from components.results import SeedCost
-    from tasks.ray_train import run_job
 
     with progress_bar(run.arm.training.steps, f"train {run.arm.name} seed {run.seed}", "step") as bar:
-        result = run_job(partial(run_on_worker, run), resources, run.runtime.device, run.run_dir, partial(_show, bar))
+        result = session.run(partial(run_on_worker, run), run.run_dir, partial(_show, bar))
     return SeedCost.model_validate_json(json.dumps(result))
 
 
@@ -83,27 +85,21 @@ def _show(bar: Any, progress: Mapping[str, Any]) -> None:
     bar.update(progress["step"] - bar.n)
 
 
-def _fill_mlflow(params: Path, arm: str) -> None:
+def _fill_mlflow(root: Path, arm: Arm, experiment: str) -> None:
     """Best effort: the files are the results, MLflow has a copy, and `tasks.track` can always make it again."""
     try:
+        from tasks.recorded import arm_record
         from tasks.tracking import upload_study
 
-        upload_study(params, arms=(arm,))
+        upload_study(root, experiment, {arm.name: arm_record(root, arm, is_evaluated=False)})
     except Exception as error:  # a store that is down must not cost the trained model
-        print(
-            f"warning: MLflow was not filled ({type(error).__name__}: {error}); `python -m tasks.track` does it later",
-            file=sys.stderr,
-        )
+        print(f"warning: MLflow was not filled ({type(error).__name__}: {error}); `python -m tasks.track` does it", file=sys.stderr)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tasks.train", description=__doc__.split("\n")[0])
-    parser.add_argument("--arm", required=True, help="name of an arm of the parameter file")
+    parser.add_argument("--arm", required=True, help="name of an arm, or of a repair, of the parameter file")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
-    parser.add_argument("--data", type=Path, default=Path("artifacts/data"), help="packed rows (default: %(default)s)")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of checkpoints (default: %(default)s)")
-    parser.add_argument("--models", type=Path, default=Path("artifacts/models"), help="folder of models (default: %(default)s)")
-    parser.add_argument("--cost", type=Path, default=Path("artifacts/cost"), help="folder of costs (default: %(default)s)")
     return parser.parse_args()
 
 

@@ -1,0 +1,57 @@
+# The study's commands. Each sets up what it needs: a virtual environment in .venv with the pinned packages of requirements.lock.
+# Paths are relative throughout, so that the repository may lie under a path with spaces.
+PYTHON ?= python3
+PORT ?= 5000
+BIN := .venv/bin
+READY := .venv/installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup study test check lint fast ui server serve scale clean
+
+help:          ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+
+setup: $(READY) ## create .venv with the pinned packages (once)
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 setup"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+study: setup   ## run the whole study of params.yaml, then print the table of arms and where the report is
+	@$(BIN)/python -m flows.full_study
+	@$(BIN)/python -m tasks.report --summary
+
+test: setup    ## all tests, the slow ones too
+	$(BIN)/python -m pytest
+
+check: lint fast ## ruff, mypy, import rules, fast tests
+
+lint: setup
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+	$(BIN)/lint-imports
+
+fast: setup
+	$(BIN)/python -m pytest -m "not slow"
+
+ui: setup      ## bring MLflow up to date and open it on http://127.0.0.1:5000 (PORT=...)
+	@$(BIN)/python -m tasks.track
+	@echo "MLflow: http://127.0.0.1:$(PORT) (Ctrl-C ends it)"
+	@MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false DO_NOT_TRACK=true $(BIN)/python -m mlflow ui \
+		--backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT)
+
+server: setup  ## a Prefect server on http://127.0.0.1:4200
+	@$(BIN)/python -m prefect server start --host 127.0.0.1
+
+serve: setup   ## offer the flows to that server: prefect deployment run full-study/local
+	@$(BIN)/python -m flows.serve
+
+scale: setup   ## put another parameter file in place of params.yaml: SCALE=quick, proxy-200m, ...
+	@$(BIN)/python -m tasks.scale "$(SCALE)"
+
+clean:         ## remove results, checkpoints, and the records of MLflow and Prefect; the caches of DVC and .venv stay
+	rm -rf artifacts runs mlruns .prefect dvc_plots

@@ -1,0 +1,46 @@
+"""Starts a flow from the command line, its parameters as options, its outcome as an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tasks.command import run_command
+
+
+def launch(flow: Any) -> None:
+    """Runs the flow with the command line's options and exits: 0, 1 when stages failed, 2 for a user's mistake."""
+    options = _options(flow)
+    run_command(lambda: _run(flow, options))
+
+
+def _run(flow: Any, options: dict[str, Any]) -> None:
+    from components.config.loader import load_study
+    from flows.running import PARAMS
+    from tasks.stage import StageFailedError
+
+    if "params" not in options:
+        load_study(PARAMS)  # a mistake is said now, not after the start of Prefect
+    try:
+        flow(**options)
+    except StageFailedError as error:
+        print(f"failed: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _options(flow: Any) -> dict[str, Any]:
+    """The options given; one for each parameter of the flow, a list as comma-separated words."""
+    parser = argparse.ArgumentParser(description=inspect.getdoc(flow.fn), formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, parameter in inspect.signature(flow.fn).parameters.items():
+        kind = str(parameter.annotation)
+        parse: Callable[[str], Any] = _words if kind.startswith("list") else int if kind.startswith("int") else str
+        required = parameter.default is inspect.Parameter.empty
+        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, type=parse, required=required, default=argparse.SUPPRESS)
+    return vars(parser.parse_args())
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]

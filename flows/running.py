@@ -1,0 +1,97 @@
+"""What all flows share: asks DVC for the graph, then runs the stale stages in order, side by side where they are independent."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from prefect import get_run_logger, task
+from prefect.artifacts import create_link_artifact, create_table_artifact
+from prefect.futures import wait
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from components.config.loader import load_study
+from components.config.schema import Runtime
+from flows.arms_table import arms_table
+from tasks import supervisor
+from tasks.ray_head import ray_head
+from tasks.stage import StageFailedError, StudyGraph, kind_of, run_dvc_stage, stage_environment, study_graph
+
+ROOT = Path(__file__).resolve().parents[1]
+PARAMS = ROOT / "params.yaml"
+TRAINING_STAGES = ("train", "repair")
+REPORT = ROOT / "artifacts" / "report" / "index.html"
+
+
+def run_stages(arms: Iterable[str] = (), stages: Iterable[str] = (), max_parallel: int | None = None) -> None:
+    """Runs the stages asked for (see `StudyGraph.select`) as far as they are stale, inside a flow run.
+
+    One stage's failure stops only what depends on it.
+
+    Args:
+        max_parallel: stages that run at once; `runtime.parallel_stages` when None.
+
+    Raises:
+        ConfigError: `params.yaml` is wrong, or an arm or a stage does not exist.
+        StageFailedError: at the end, when any stage failed; names them all.
+    """
+    log = get_run_logger()
+    study = load_study(PARAMS)
+    graph = study_graph(ROOT)
+    selected = graph.select(arms, stages)
+    names = graph.to_run(selected)
+    log.info("%d of %d stages to run: %s", len(names), len(selected), ", ".join(names) or "nothing changed")
+    with contextlib.ExitStack() as stack:
+        if any(kind_of(name) in TRAINING_STAGES for name in names):
+            stack.enter_context(ray_head())
+        failures = _run_in_order(graph, names, study.runtime, max_parallel or study.runtime.parallel_stages)
+    fill_mlflow()
+    if failures:
+        lines = [f"{name}: {reason}" for name, reason in failures.items()]
+        raise StageFailedError(f"{len(failures)} of {len(names)} stages failed\n" + "\n".join(lines), is_final=True)
+
+
+def publish_results() -> None:
+    """Leaves the table of arms and a link to the report with the flow run."""
+    study = load_study(PARAMS)
+    table = arms_table(tuple(study.models), ROOT / "artifacts")
+    create_table_artifact(key="arms", table=table, description="The arms of the study")
+    if REPORT.exists():
+        create_link_artifact(key="report", link=REPORT.as_uri(), link_text=str(REPORT), description="The report")
+
+
+@task(task_run_name="fill-mlflow", persist_result=False, cache_policy=None)
+def fill_mlflow() -> None:
+    """Copies the results files to MLflow; a store that is down costs nothing but the copy."""
+    log = get_run_logger()
+    process = supervisor.start_supervised((sys.executable, "-m", "tasks.track"), env=stage_environment(), cwd=ROOT)
+    for line in process.stdout or ():
+        log.info(line.rstrip())
+    if process.wait():
+        log.warning("MLflow was not filled; `python -m tasks.track` does it later")
+    supervisor.forget(process)
+
+
+def _run_in_order(graph: StudyGraph, names: Iterable[str], runtime: Runtime, max_parallel: int) -> dict[str, str]:
+    """Runs the stages; returns the reason of each that failed or that a failure upstream held back."""
+    stage_task = run_dvc_stage.with_options(retries=runtime.stage_retries, retry_delay_seconds=runtime.retry_delay_seconds)
+    futures = {}
+    with ThreadPoolTaskRunner(max_workers=max_parallel) as runner:
+        try:
+            for name in names:
+                needs = [futures[needed] for needed in graph.needs[name] if needed in futures]
+                futures[name] = runner.submit(stage_task, {"name": name, "root": ROOT}, wait_for=needs)
+            wait(list(futures.values()))
+        except BaseException:  # cancelled or interrupted: threads cannot be, their processes can
+            supervisor.stop_supervised()
+            raise
+    states = {name: future.state for name, future in futures.items()}
+    return {name: _reason(state.message, state.is_pending()) for name, state in states.items() if not state.is_completed()}
+
+
+def _reason(message: str | None, was_held_back: bool) -> str:
+    if was_held_back:
+        return "not run: a stage it needs failed"
+    return (message or "failed").removeprefix("Task run encountered an exception ").removeprefix("StageFailedError: ")

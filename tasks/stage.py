@@ -1,0 +1,190 @@
+"""Runs one stage of `dvc.yaml`, watched and told about: the bridge between the graph (DVC) and the schedule (Prefect).
+
+`study_graph` says what is stale before anything runs; `run_stage` runs one stage through `dvc repro --single-item` under the
+supervisor; `run_dvc_stage` is the Prefect task around it. Reader beware: DVC hides a command's exit code, so the command leaves it
+in a file (`tasks/command.py`), from which a user's mistake (no use retrying) is told apart from a crash, and a result that DVC lost
+from a command that failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prefect import get_run_logger, task
+
+from components.config.problems import ConfigError
+from tasks import supervisor
+from tasks.command import EXIT_INTERRUPTED, EXIT_MISTAKE, STATUS_FILE
+
+DVC = (sys.executable, "-m", "dvc", "--wait-for-lock")
+DVC_ADVICE = ("To track the changes", "git add", "To enable auto staging", "dvc config core.autostage", "Use `dvc push`")
+
+
+class StageFailedError(RuntimeError):
+    """A stage did not end well.
+
+    Attributes:
+        is_final: the same will happen again: the user's input is wrong, or the user stopped it.
+    """
+
+    def __init__(self, message: str, is_final: bool) -> None:
+        super().__init__(message)
+        self.is_final = is_final
+
+
+@dataclass(frozen=True)
+class StudyGraph:
+    """The stages of `dvc.yaml`, upstream before downstream, and what each needs.
+
+    Attributes:
+        needs: the stages that each stage depends on directly.
+        stale: stages whose outputs are missing or older than what they depend on, without what follows from them.
+    """
+
+    needs: Mapping[str, frozenset[str]]
+    stale: frozenset[str]
+
+    def upstream(self, names: Iterable[str]) -> frozenset[str]:
+        """The stages and everything they depend on."""
+        found: set[str] = set()
+        queue = list(names)
+        while queue:
+            name = queue.pop()
+            if name not in found:
+                found.add(name)
+                queue += self.needs[name]
+        return frozenset(found)
+
+    def select(self, arms: Iterable[str] = (), stages: Iterable[str] = ()) -> tuple[str, ...]:
+        """The stages to run, in order: those of the arms and kinds asked for, and what they depend on. Nothing asked for: all.
+
+        Args:
+            arms: names of arms; their stages only.
+            stages: kinds (`train`) or whole names (`train@twin-full`).
+
+        Raises:
+            ConfigError: an arm or a stage that does not exist.
+        """
+        arms, stages = tuple(arms), tuple(stages)
+        self._check("arms", arms, {arm_of(name) for name in self.needs} - {""})
+        self._check("stages", stages, {kind_of(name) for name in self.needs} | set(self.needs))
+        wanted = [
+            name
+            for name in self.needs
+            if (not arms or arm_of(name) in arms) and (not stages or name in stages or kind_of(name) in stages)
+        ]
+        chosen = self.upstream(wanted)
+        return tuple(name for name in self.needs if name in chosen)
+
+    def to_run(self, selected: Iterable[str]) -> tuple[str, ...]:
+        """Of the selected stages, those that are stale, and those that follow from them."""
+        running: list[str] = []
+        for name in selected:
+            if name in self.stale or self.needs[name] & set(running):
+                running.append(name)
+        return tuple(running)
+
+    def _check(self, what: str, names: Iterable[str], known: set[str]) -> None:
+        unknown = sorted(set(names) - known)
+        if unknown:
+            raise ConfigError(f"{what}: no {', '.join(unknown)} in dvc.yaml; there are {', '.join(sorted(known))}")
+
+
+def kind_of(stage: str) -> str:
+    """`train` of `train@twin-full`."""
+    return stage.split("@", 1)[0]
+
+
+def arm_of(stage: str) -> str:
+    """`twin-full` of `train@twin-full`; empty for a stage of no arm."""
+    return stage.partition("@")[2]
+
+
+def study_graph(root: Path) -> StudyGraph:
+    """The graph and its stale stages as DVC sees them. To be asked before anything runs: DVC is busy while a stage does.
+
+    Raises:
+        ConfigError: `dvc.yaml` or its parameters cannot be read.
+    """
+    import networkx
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    try:
+        with Repo(str(root), _wait_for_lock=True) as repo:
+            graph = repo.index.graph
+            order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=_file_order(repo.index.stages)))
+            needs = {stage.addressing: frozenset(needed.addressing for needed in graph.successors(stage)) for stage in order}
+            return StudyGraph(needs, frozenset(repo.status()) & frozenset(needs))
+    except DvcException as error:
+        raise ConfigError(f"dvc.yaml: {error}") from error
+
+
+def run_stage(name: str, root: Path, say: Callable[[str], None]) -> None:
+    """Runs the stage if it is stale; every line it prints goes to `say` as it comes.
+
+    Raises:
+        StageFailedError: the stage failed; its message is the command's own when it left one.
+    """
+    with tempfile.TemporaryDirectory(prefix="stage-") as folder:
+        status_file = Path(folder) / "status.json"
+        code = _run((*DVC, "repro", "--single-item", name), root, {STATUS_FILE: str(status_file)}, say)
+        if code == 0:
+            return
+        status = json.loads(status_file.read_text(encoding="utf-8")) if status_file.exists() else {"code": None, "message": ""}
+    if status["code"] == 0:
+        say(f"{name} ended well but DVC did not record it; committing its outputs")
+        if _run((*DVC, "commit", "--force", name), root, {}, say) == 0:
+            return
+    message = status["message"] or f"dvc repro ended with exit code {code}; see its lines above"
+    raise StageFailedError(f"{name}: {message}", is_final=status["code"] in (EXIT_MISTAKE, EXIT_INTERRUPTED))
+
+
+def may_retry(task: Any, task_run: Any, state: Any) -> bool:
+    """Prefect's question after a failure: is there any use in trying again?"""
+    error = state.result(raise_on_failure=False)
+    return not (isinstance(error, StageFailedError) and error.is_final)
+
+
+@task(task_run_name="{name}", persist_result=False, cache_policy=None, retry_condition_fn=may_retry)
+def run_dvc_stage(name: str, root: Path) -> None:
+    """Runs one stage of `dvc.yaml`; its lines are the log of the task."""
+    run_stage(name, root, get_run_logger().info)
+
+
+def stage_environment() -> dict[str, str]:
+    """The environment of stages: this Python first in PATH, output unbuffered, nobody phoned."""
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        "PYTHONUNBUFFERED": "1",
+        "DVC_NO_ANALYTICS": "1",
+        "DO_NOT_TRACK": "true",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+
+
+def _run(command: tuple[str, ...], root: Path, settings: Mapping[str, str], say: Callable[[str], None]) -> int:
+    try:
+        process = supervisor.start_supervised(command, env={**stage_environment(), **settings}, cwd=root)
+    except supervisor.StoppingError as error:
+        raise StageFailedError(str(error), is_final=True) from error
+    for line in process.stdout or ():
+        if line.strip() and not line.lstrip().startswith(DVC_ADVICE):
+            say(line.rstrip())
+    code = process.wait()
+    supervisor.forget(process)
+    return code
+
+
+def _file_order(stages: Iterable[Any]) -> Callable[[Any], int]:
+    """Ties of the topological order go to the stage that `dvc.yaml` names first."""
+    positions = {stage.addressing: i for i, stage in enumerate(stages)}
+    return lambda stage: positions[stage.addressing]

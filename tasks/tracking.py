@@ -1,0 +1,192 @@
+"""Copies the results files to MLflow. The only file that uses MLflow; nothing ever reads a number back from it.
+
+One run for each (arm, seed), its stages nested one level below; metrics `depth/...` have step = depth k, so that MLflow's
+compare page shows the depth curves. Reader beware: an upload is a pure function of the files. Hashes of what a run was written
+from are kept as tags: the same files change nothing, other files replace the run (to the numbers of an MLflow run one can only
+add). Which settings a model was really trained with comes from `dvc.lock`, never from a `params.yaml` edited since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.recorded import ArmRecord, recorded_arms
+
+UNIT = "study.unit"  # <arm>/seed-<seed>
+TRAINED, EVALUATED, REPORTED = "study.training", "study.evaluation", "study.report"  # hashes of what was written
+PENDING = "being written"
+STORE = Path("mlruns")
+BATCH = 900  # metrics in one request; MLflow takes up to 1,000
+
+Points = list[tuple[str, float, int]]
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What an upload did: runs written anew, and runs that were up to date."""
+
+    written: int
+    unchanged: int
+    address: str
+
+
+def upload_study(root: Path, experiment: str, records: Mapping[str, ArmRecord] | None = None) -> Upload:
+    """Brings MLflow up to date with the files under `root`/artifacts.
+
+    Args:
+        experiment: name of the MLflow experiment.
+        records: the arms to upload; None takes those of `dvc.lock`.
+    """
+    os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", DO_NOT_TRACK="true")
+    records = recorded_arms(root) if records is None else records
+    units = [(f"{arm}/seed-{seed}", record, seed) for arm, record in records.items() for seed in record.seeds]
+    with _store(root) as address:
+        from mlflow import MlflowClient
+
+        logging.getLogger("mlflow").setLevel(logging.WARNING)
+        client = MlflowClient(address)
+        experiment_id = _experiment(client, experiment, root)
+        written = sum(_bring_up_to_date(client, experiment_id, root, *unit) for unit in units)
+    return Upload(written, len(units) - written, address)
+
+
+@contextlib.contextmanager
+def _store(root: Path) -> Iterator[str]:
+    """The store's address, while this process alone on the machine writes to it; the default store is created on first use.
+
+    Several processes that meet an empty SQLite file break each other's table creation, hence the lock.
+    """
+    folder = root / STORE
+    folder.mkdir(exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        address = os.environ.get("MLFLOW_TRACKING_URI")
+        if not address:
+            database = (folder / "mlflow.db").resolve()
+            with contextlib.closing(sqlite3.connect(database)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+            address = f"sqlite:///{database}"
+        yield address
+
+
+def _experiment(client: Any, name: str, root: Path) -> str:
+    found = client.get_experiment_by_name(name)
+    if found is not None:
+        return str(found.experiment_id)
+    local = not os.environ.get("MLFLOW_TRACKING_URI")
+    location = (root / STORE / "artifacts").resolve().as_uri() if local else None  # a server has its own
+    return str(client.create_experiment(name, artifact_location=location))
+
+
+def _bring_up_to_date(client: Any, experiment: str, root: Path, unit: str, record: ArmRecord, seed: int) -> bool:
+    """Makes the run of one (arm, seed) say what the files say; returns whether its numbers changed."""
+    trained, evaluated = record.training_content(seed), record.evaluation_content(seed)
+    found = client.search_runs([experiment], f"tags.`{UNIT}` = '{unit}'")
+    usable = [run for run in found if run.data.tags.get(TRAINED) == trained and run.data.tags.get(EVALUATED, "") in ("", evaluated)]
+    for run in [one for one in found if one not in usable[:1]]:
+        _delete(client, experiment, run.info.run_id)
+    if usable:
+        run_id, tags = usable[0].info.run_id, usable[0].data.tags
+    else:
+        run_id, tags = _write_arm(client, experiment, unit, record, seed), {}
+        client.set_tag(run_id, TRAINED, trained)  # last: a run without it is a broken upload, and replaced
+    is_new_evaluation = bool(evaluated) and tags.get(EVALUATED) != evaluated
+    if is_new_evaluation:
+        client.set_tag(run_id, EVALUATED, PENDING)
+        _write_evaluation(client, experiment, run_id, record, seed)
+        client.set_tag(run_id, EVALUATED, evaluated)
+    _attach_report(client, run_id, root, tags.get(REPORTED))
+    return is_new_evaluation or not usable
+
+
+def _delete(client: Any, experiment: str, run_id: str) -> None:
+    for child in client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run_id}'"):
+        client.delete_run(child.info.run_id)
+    client.delete_run(run_id)
+
+
+def _write_arm(client: Any, experiment: str, unit: str, record: ArmRecord, seed: int) -> str:
+    """A new run of the arm, with a run of its training below; returns its id."""
+    tags = {UNIT: unit, "seed": str(seed), **record.tags(seed)}
+    run_id = _create(client, experiment, _run_name(record, seed), {"arm": record.name, **tags})
+    _log_params(client, run_id, record.params(seed))
+    _log_points(client, run_id, record.cost_points(seed))
+    _log_data(client, run_id, "training rows", "training", record.data_fingerprint)
+    child = _create_below(client, experiment, run_id, record, seed, "train")
+    _log_points(client, child, record.history_points(seed) + record.cost_points(seed))
+    for file in record.training_files(seed):
+        client.log_artifact(child, str(file))
+    client.set_terminated(child, "FINISHED")
+    client.set_terminated(run_id, "FINISHED")
+    return run_id
+
+
+def _write_evaluation(client: Any, experiment: str, run_id: str, record: ArmRecord, seed: int) -> None:
+    """Adds the depth curves to the arm's run, and a run of its evaluation below."""
+    points = record.depth_points(seed)
+    _log_points(client, run_id, points)
+    _log_data(client, run_id, "validation set", "validation", record.validation_fingerprint)
+    child = _create_below(client, experiment, run_id, record, seed, "evaluate")
+    _log_points(client, child, points)
+    client.log_artifact(child, str(record.evaluation_file))
+    client.set_terminated(child, "FINISHED")
+
+
+def _attach_report(client: Any, run_id: str, root: Path, attached: str | None) -> None:
+    """The report and its figures with every run; a changed one takes the place of the older."""
+    folder = root / "artifacts" / "report"
+    if not (folder / "index.html").exists():
+        return
+    digest = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(str(file.relative_to(folder)).encode() + file.read_bytes())
+    if digest.hexdigest() != attached:
+        client.log_artifacts(run_id, str(folder), "report")
+        client.set_tag(run_id, REPORTED, digest.hexdigest())
+
+
+def _create(client: Any, experiment: str, name: str, tags: Mapping[str, str]) -> str:
+    return str(client.create_run(experiment, run_name=name, tags=dict(tags)).info.run_id)
+
+
+def _create_below(client: Any, experiment: str, run_id: str, record: ArmRecord, seed: int, stage: str) -> str:
+    tags = {"mlflow.parentRunId": run_id, "arm": record.name, "seed": str(seed), "stage": stage}
+    return _create(client, experiment, f"{_run_name(record, seed)} {stage}", tags)
+
+
+def _run_name(record: ArmRecord, seed: int) -> str:
+    return record.name if len(record.seeds) == 1 else f"{record.name} seed {seed}"
+
+
+def _log_params(client: Any, run_id: str, params: Mapping[str, str]) -> None:
+    from mlflow.entities import Param
+
+    client.log_batch(run_id, params=[Param(key, value) for key, value in params.items()])
+
+
+def _log_points(client: Any, run_id: str, points: Points) -> None:
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    metrics = [Metric(key, value, now, step) for key, value, step in points]
+    for start in range(0, len(metrics), BATCH):
+        client.log_batch(run_id, metrics=metrics[start : start + BATCH])
+
+
+def _log_data(client: Any, run_id: str, name: str, context: str, fingerprint: str) -> None:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    source = json.dumps({"path": "artifacts/data", "fingerprint": fingerprint})
+    dataset = Dataset(name, fingerprint[:36], source_type="local", source=source)
+    client.log_inputs(run_id, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", context)])])
