@@ -28,6 +28,7 @@ from tasks.ray_head import OBJECT_STORE_BYTES, private_settings, probe_address
 Report = Callable[[Mapping[str, Any]], None]
 Job = Callable[[Report], Mapping[str, Any]]
 
+WAIT_SECONDS = "1e7"  # what a group waits for its CPUs while other arms hold them; that it can ever get them is checked first
 WORKER_RESTARTS = 2  # times a job is started again after a worker was lost (killed, out of memory, machine gone)
 
 
@@ -50,34 +51,92 @@ class WorkerLostError(RuntimeError):
     """A worker process died, or lost its peers; the job itself did not fail."""
 
 
-@contextlib.contextmanager
-def ray_session(resources: Resources) -> Iterator[str]:
-    """Connects to `RAY_ADDRESS`, or starts a Ray of this process's own on loopback; yields the device, `cpu` or `cuda`.
+class RaySession:
+    """A connection to a Ray, for jobs of one size, one after the other.
 
-    Raises:
-        ConfigError: nothing answers at `RAY_ADDRESS`, or the cluster cannot hold the workers.
+    Attributes:
+        device: `cpu` or `cuda`: what every worker gets.
     """
-    address = os.environ.get("RAY_ADDRESS")
-    if address:
-        probe_address(address)
-    else:
-        os.environ.update(private_settings())
-    import ray
 
-    folder = None if address else tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # socket paths hold 107 bytes: never a deep folder
-    options: dict[str, Any] = {"address": address} if address else _local_options(folder)
-    on_sigterm = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(
-            **options, log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": _worker_settings(resources.threads)}
-        )
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_sigterm)  # ray.init puts its own in place
-        yield choose_device(resources, ray.nodes())
-    finally:
+    def __init__(self, resources: Resources) -> None:
+        """Connects to `RAY_ADDRESS`, or starts a Ray of this process's own on loopback; `ray_session` also ends it.
+
+        Raises:
+            ConfigError: nothing answers at `RAY_ADDRESS`, or the cluster cannot hold the workers.
+        """
+        self.resources = resources
+        self.device = ""
+        self._folder: str | None = None
+        self._connect()
+
+    def run(self, job: Job, folder: Path, on_progress: Report) -> dict[str, Any]:
+        """The job's result, once all workers have run it.
+
+        Args:
+            job: called in every worker with a function that reports progress; rank 0's reports and result count. Picklable.
+            folder: for the progress file; one job at a time.
+            on_progress: called here, in order, with what rank 0 reported.
+
+        Raises:
+            StudyError: as raised by the job.
+            WorkerLostError: workers were lost more than `WORKER_RESTARTS` times.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        launch = _run_task if self.resources.workers == 1 else _run_group
+        restarts = 0
+        while True:
+            try:
+                with _followed(folder / "progress.jsonl", on_progress) as progress:
+                    return launch(job, self.resources, self.device, progress)
+            except WorkerLostError as error:
+                if restarts == WORKER_RESTARTS:
+                    raise
+                restarts += 1
+                print(f"{error}; starting again from the newest checkpoint ({restarts} of {WORKER_RESTARTS})", file=sys.stderr)
+            self.close()  # survivors of a broken group would keep their CPUs
+            self._connect()
+
+    def close(self) -> None:
+        """Disconnects; a Ray that was started here ends, and its files with it."""
+        import ray
+
         ray.shutdown()
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _connect(self) -> None:
+        address = os.environ.get("RAY_ADDRESS")
+        if address:
+            probe_address(address)
+            options: dict[str, Any] = {"address": address}
+        else:
+            for name, value in private_settings().items():
+                os.environ.setdefault(name, value)  # a process keeps its first token: Ray reads it once
+            self._folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # socket paths hold 107 bytes: never a deep folder
+            options = {"address": "local", "include_dashboard": False, "_temp_dir": self._folder}
+            options["object_store_memory"] = OBJECT_STORE_BYTES
+        import ray
+
+        on_sigterm = signal.getsignal(signal.SIGTERM)
+        settings = _worker_settings(self.resources.threads)
+        try:
+            ray.init(**options, log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": settings})
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, on_sigterm)  # ray.init puts its own in place
+            self.device = choose_device(self.resources, ray.nodes())
+        except BaseException:
+            self.close()
+            raise
+
+
+@contextlib.contextmanager
+def ray_session(resources: Resources) -> Iterator[RaySession]:
+    """A session that is closed at the end of the block, however it ends."""
+    session = RaySession(resources)
+    try:
+        yield session
+    finally:
+        session.close()
 
 
 def choose_device(resources: Resources, nodes: list[dict[str, Any]]) -> str:
@@ -101,32 +160,6 @@ def choose_device(resources: Resources, nodes: list[dict[str, Any]]) -> str:
             f"cluster ({cpus} CPUs on {len(machines)} machines); lower runtime.workers or runtime.threads_per_worker"
         )
     return "cuda" if resources.device != "cpu" and gpus >= resources.workers else "cpu"
-
-
-def run_job(job: Job, resources: Resources, device: str, folder: Path, on_progress: Report) -> dict[str, Any]:
-    """The job's result, once all workers have run it; needs a `ray_session`.
-
-    Args:
-        job: called in every worker with a function that reports progress; rank 0's reports and result count. Picklable.
-        folder: for the progress file; one job at a time.
-        on_progress: called here, in order, with what rank 0 reported.
-
-    Raises:
-        StudyError: as raised by the job.
-        WorkerLostError: workers were lost more than `WORKER_RESTARTS` times.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    launch = _run_task if resources.workers == 1 else _run_group
-    restarts = 0
-    while True:
-        try:
-            with _followed(folder / "progress.jsonl", on_progress) as progress:
-                return launch(job, resources, device, progress)
-        except WorkerLostError as error:
-            if restarts == WORKER_RESTARTS:
-                raise
-            restarts += 1
-            print(f"{error}; starting again from the newest checkpoint ({restarts} of {WORKER_RESTARTS})", file=sys.stderr)
 
 
 def _run_task(job: Job, resources: Resources, device: str, progress: Path) -> dict[str, Any]:
@@ -155,7 +188,7 @@ def _job_in_task(job: Job, progress: Path) -> dict[str, Any]:
 def _run_group(job: Job, resources: Resources, device: str, progress: Path) -> dict[str, Any]:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
-    from ray.train.v2.api.exceptions import WorkerGroupError
+    from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
     result = progress.with_name("result.json")
     result.unlink(missing_ok=True)
@@ -178,6 +211,8 @@ def _run_group(job: Job, resources: Resources, device: str, progress: Path) -> d
             trainer.fit()
         except WorkerGroupError as error:
             raise _group_failure(error.worker_failures) from None
+        except ControllerError as error:  # a worker that dies while its group starts
+            raise _group_failure({0: error.controller_failure}) from None
     found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     result.unlink()
     return found
@@ -203,7 +238,7 @@ def _group_failure(failures: Mapping[int, BaseException]) -> BaseException:
     for rank, cause in causes.items():
         # survivors of a lost peer fail in the collective: gloo and nccl say so only in their text
         if isinstance(cause, ray.exceptions.RayError) or "gloo" in str(cause) or "NCCL" in str(cause):
-            return WorkerLostError(f"training worker {rank} was lost ({type(cause).__name__})")
+            return WorkerLostError(f"training worker {rank} or a peer was lost ({type(cause).__name__})")
     return next(iter(causes.values()))
 
 
@@ -255,11 +290,12 @@ def _followed(path: Path, on_progress: Report) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def _local_options(folder: str | None) -> dict[str, Any]:
-    return {"address": "local", "include_dashboard": False, "_temp_dir": folder, "object_store_memory": OBJECT_STORE_BYTES}
-
-
 def _worker_settings(threads: int) -> dict[str, str]:
     count = str(threads)
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return {**dict.fromkeys(names, count), "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+    return {
+        **dict.fromkeys(names, count),
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": WAIT_SECONDS,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "true",
+    }

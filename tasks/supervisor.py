@@ -29,19 +29,23 @@ _children: set[subprocess.Popen[str]] = set()
 _lock = threading.Lock()
 
 
+class StoppingError(RuntimeError):
+    """Something was to be started after everything was told to stop."""
+
+
 def start_supervised(
     command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.Popen[str]:
     """The command under a supervisor that watches this process; stdout carries both its output streams, as text.
 
     Raises:
-        RuntimeError: after `stop_supervised`: this process is on its way out and starts nothing more.
+        StoppingError: after `stop_supervised`: this process is on its way out.
     """
     root = Path(__file__).resolve().parents[1]
     wrapped = [sys.executable, str(root / "tasks" / "supervisor.py"), "--parent", str(os.getpid()), "--", *command]
     with _lock:
         if _stopping.is_set():
-            raise RuntimeError("stopping: no new process is started")
+            raise StoppingError("stopping: no new process is started")
         process = subprocess.Popen(
             wrapped,
             env=None if env is None else dict(env),

@@ -19,7 +19,7 @@ import json, os, signal, sys, time
 from pathlib import Path
 from components.config.problems import DataError, StudyError
 from tasks.ray_head import ray_head
-from tasks.ray_train import Resources, ray_session, run_job
+from tasks.ray_train import Resources, ray_session
 folder = Path(sys.argv[1])
 """
 
@@ -47,17 +47,17 @@ def test_task_returns_result_progress_and_mistakes_and_survives_a_lost_worker(tm
             return {"again": True}
         resources = Resources(workers=1, threads=1, device="auto")
         seen = []
-        with ray_session(resources) as device:
-            result = run_job(good, resources, device, folder, seen.append)
+        with ray_session(resources) as session:
+            result = session.run(good, folder, seen.append)
             assert result["threads"] == "1" and result["pid"] != os.getpid(), result
             assert [line["step"] for line in seen] == [1, 2], seen
             try:
-                run_job(wrong, resources, device, folder, print)
+                session.run(wrong, folder, print)
             except StudyError as error:
                 assert type(error) is DataError and str(error) == "rows.arrow: truncated", repr(error)
             else:
                 raise SystemExit("the mistake was lost")
-            assert run_job(killed_once, resources, device, folder, print) == {"again": True}
+            assert session.run(killed_once, folder, print) == {"again": True}
         print("all good")
         """,
         tmp_path,
@@ -86,11 +86,11 @@ def test_group_of_two_reduces_over_gloo_and_restarts_after_a_lost_rank(tmp_path:
             raise DataError("rows.arrow: truncated")
         resources = Resources(workers=2, threads=1, device="cpu")
         seen = []
-        with ray_session(resources) as device:
-            assert run_job(total, resources, device, folder, seen.append) == {"sum": 3.0, "world": 2}
+        with ray_session(resources) as session:
+            assert session.run(total, folder, seen.append) == {"sum": 3.0, "world": 2}
             assert [line["rank"] for line in seen] == [0], seen
             try:
-                run_job(wrong, resources, device, folder, print)
+                session.run(wrong, folder, print)
             except StudyError as error:
                 assert str(error) == "rows.arrow: truncated", repr(error)
             else:
@@ -114,8 +114,8 @@ def test_one_head_serves_several_sessions_and_ends_with_its_block(tmp_path: Path
         with ray_head():
             address = os.environ["RAY_ADDRESS"]
             for turn in range(2):
-                with ray_session(resources) as device:
-                    assert run_job(lambda report: {"turn": turn}, resources, device, folder, print) == {"turn": turn}
+                with ray_session(resources) as session:
+                    assert session.run(lambda report: {"turn": turn}, folder, print) == {"turn": turn}
         assert "RAY_ADDRESS" not in os.environ
         print(address)
         """,
@@ -135,8 +135,8 @@ def test_interrupted_driver_leaves_no_process(tmp_path: Path) -> None:
             time.sleep(300)
         resources = Resources(workers=1, threads=1, device="auto")
         def main():
-            with ray_session(resources) as device:
-                run_job(sleepy, resources, device, folder, lambda line: print(line["pid"], flush=True))
+            with ray_session(resources) as session:
+                session.run(sleepy, folder, lambda line: print(line["pid"], flush=True))
         run_command(main)
         """
     )
