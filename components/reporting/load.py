@@ -158,7 +158,7 @@ def _load_arm(arm: Arm, artifacts: Path) -> ArmResults | None:
         arm=arm,
         evaluation=evaluation,
         documents=_read_documents(path.with_name(f"{arm.name}.documents.parquet"), evaluation),
-        cost=read_record(ArmCost, cost) if cost.exists() else None,
+        cost=_read_cost(cost, arm) if cost.exists() else None,
         histories={seed.seed: _read_history(models / f"seed-{seed.seed}" / "history.jsonl") for seed in evaluation.seeds},
     )
 
@@ -178,6 +178,14 @@ def _check_belongs(evaluation: ArmEvaluation, arm: Arm, path: Path) -> None:
         depths = [score.depth for score in _single_stream(seed.depths)]
         if depths != list(range(1, evaluation.n_blocks + 1)):
             raise ResultsError(f"{path}: seed {seed.seed} has depths {depths}, expected 1..{evaluation.n_blocks}; re-run its stage")
+
+
+def _read_cost(path: Path, arm: Arm) -> ArmCost:
+    cost = read_record(ArmCost, path)
+    got = (cost.arm, tuple(seed.seed for seed in cost.seeds))
+    if got != (arm.name, arm.training.seeds):
+        raise ResultsError(f"{path}: arm and seeds {got}, but params.yaml says {(arm.name, arm.training.seeds)}; run `dvc repro`")
+    return cost
 
 
 def _check_same_validation(arms: Sequence[ArmResults]) -> None:

@@ -83,6 +83,13 @@ def test_documents_of_another_arm_size_are_refused(standard_folder: Path) -> Non
         load(standard_folder)
 
 
+def test_a_cost_of_other_seeds_is_refused(standard_folder: Path) -> None:
+    path = standard_folder / "artifacts/cost/mlms.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "seeds": []}))
+    with pytest.raises(ResultsError, match=r"mlms\.json: arm and seeds"):
+        load(standard_folder)
+
+
 def test_a_damaged_history_is_named_with_its_line(standard_folder: Path) -> None:
     path = standard_folder / "artifacts/models/mlms/seed-42/history.jsonl"
     path.write_text('{"step": 1, "loss_nats": 2.0}\n{"step": 2')
