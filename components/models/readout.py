@@ -17,6 +17,7 @@ from torch.nn import LinearCrossEntropyOptions
 
 IGNORED = -100
 CHUNK_TOKENS = 256  # measured: as fast as whole logits at V = 1,024, faster at V = 49,152
+DISTILL_CHUNK_TOKENS = 64  # holds five arrays of a chunk's logits at once
 
 
 def nll_sum(hidden_ND: Tensor, head_VD: Tensor, labels_N: Tensor) -> Tensor:
@@ -64,8 +65,8 @@ class _DistilledNll(torch.autograd.Function):
         head, teacher_head = head_VD.to(hidden_ND.dtype), teacher_head_VD.to(teacher_ND.dtype)
         grad_hidden, grad_head = torch.empty_like(hidden_ND), torch.zeros_like(head_VD)
         total = torch.zeros((), dtype=torch.promote_types(hidden_ND.dtype, torch.float32), device=hidden_ND.device)
-        for start in range(0, len(labels_N), CHUNK_TOKENS):
-            part = slice(start, start + CHUNK_TOKENS)
+        for start in range(0, len(labels_N), DISTILL_CHUNK_TOKENS):
+            part = slice(start, start + DISTILL_CHUNK_TOKENS)
             hidden, labels = hidden_ND[part], labels_N[part]
             counts = (labels != IGNORED)[:, None].to(total.dtype)
             logp = torch.log_softmax((hidden @ head.T).to(total.dtype), dim=-1)
