@@ -62,10 +62,8 @@ def main() -> None:
         for name, (seconds, flops) in costs.items():
             twin_seconds, twin_flops = costs["twin-full"]
             ratios[name].append((seconds / flops) / (twin_seconds / twin_flops))
-    print(
-        f"{model.n_blocks} blocks, widths {[s.d_model for s in model.segments]}, vocabulary {VOCAB}, {ROWS} x {SEQ_LEN} tokens a
-        step"
-    )
+    widths = [segment.d_model for segment in model.segments]
+    print(f"{model.n_blocks} blocks, widths {widths}, vocabulary {VOCAB}, {ROWS} x {SEQ_LEN} tokens a step")
     print(f"{'arm':24}{'FLOP ratio':>12}{'time / FLOP ratio':>20}{'spread':>16}")
     unit = runners["twin-full"].expected_flops
     for name, runner in runners.items():

@@ -48,9 +48,9 @@ def main() -> None:
         print(f"step {step}, depth {objective.depths_at(step)}: {seconds:.1f} s, {flops / seconds / 1e9:.0f} GFLOP/s; {named}")
     small = study.model_copy(update={"runtime": study.runtime.model_copy(update={"micro_batch_rows": 1})})
     plan = next(plan for plan in plan_study(small) if plan.name == arm.name)
-    planned = plan.state_bytes + plan.activation_bytes
+    planned = (plan.state_bytes + plan.activation_bytes) / 2**30
     print(
-        f"peak memory of the process {peak_memory_bytes(torch.device('cpu')) / 2**30:.1f} GiB; planned for bfloat16 {planned / 2**30:.1f} GiB"
+        f"peak memory of the process {peak_memory_bytes(torch.device('cpu')) / 2**30:.1f} GiB; planned for bfloat16 {planned:.1f} GiB"
     )
 
 
