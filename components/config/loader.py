@@ -56,6 +56,7 @@ def load_study(path: Path = PARAMS_FILE) -> Study:
         arms=arms,
         repairs=repairs,
         evaluation=file.evaluation,
+        benchmarks=file.benchmarks,
         runtime=file.runtime,
     )
 
@@ -233,7 +234,7 @@ def _problem(detail: Any, schema: type[BaseModel], at: str) -> Problem:
 
 def _key(at: str, location: list[str]) -> str:
     # pydantic puts the tag of a discriminated union (`data.source.files.paths`) and `[key]` into the path; the file has neither.
-    tags = {"sotu", "files", "fineweb-edu", "bpe", "file", "[key]"}
+    tags = {"sotu", "files", "fineweb-edu", "hub", "bpe", "file", "[key]"}
     parts = [
         part
         for i, part in enumerate(location)

@@ -11,26 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 SCHEMA_VERSION = 1
-
-ArmName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Count = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    """Base of every section: immutable, strict, no unknown keys, no infinities."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
-
-
-def broken_rule(key: str, value: object, rule: str, remedy: str) -> PydanticCustomError:
-    """An error of a rule that spans several keys; the loader turns it into a `Problem` at `key`."""
-    return PydanticCustomError("rule", "{rule}", {"key": key, "value": value, "rule": rule, "remedy": remedy})
-
 
 # --- data ---------------------------------------------------------------------------------------------------------------
 
@@ -265,6 +249,49 @@ class Evaluation(Section):
     loda_axis: Literal["linear", "log"] = Field(description="throughput axis of the LODA area")
 
 
+class HubBenchmarks(Section):
+    """Benchmarks from the Hugging Face hub, from the data sets that the harness names."""
+
+    kind: Literal["hub"]
+
+
+class LocalBenchmarks(Section):
+    """Benchmarks from parquet files in the hub's columns: `<folder>/<data set>/<configuration>/<split>.parquet`."""
+
+    kind: Literal["files"]
+    folder: str = Field(min_length=1, description="holds ai2_arc, hellaswag, lambada_openai, openbookqa, piqa, winogrande")
+
+
+class TextCorpus(Section):
+    """A corpus that is scored but never trained on."""
+
+    paths: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        min_length=1, description="globs of parquet, jsonl, jsonl.gz, jsonl.zst or txt files"
+    )
+    text_column: str = Field(min_length=1, description="column or JSON key that holds the text; not used for txt")
+    max_bytes: int = Field(ge=1, description="documents are scored, from the first, until this many UTF-8 bytes of text")
+
+
+class Benchmarks(Section):
+    tasks: tuple[BenchmarkName, ...] = Field(description="zero-shot benchmarks that every model is scored on; [] for none")
+    source: HubBenchmarks | LocalBenchmarks = Field(discriminator="kind")
+    limit: int | Literal["all"] = Field(description="documents of each benchmark that are scored, from the first; all for all")
+    corpora: Mapping[ArmName, TextCorpus] = Field(description="out-of-domain corpora by name, for bits per byte; {} for none")
+
+    @field_validator("limit", mode="before")
+    @classmethod
+    def _check_limit(cls, value: object) -> object:
+        if value != "all" and not (type(value) is int and value >= 1):
+            raise PydanticCustomError("limit", "must be a whole number of at least 1, or all")
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Benchmarks:
+        if len(set(self.tasks)) != len(self.tasks):
+            raise broken_rule("tasks", self.tasks, "must not repeat", "remove the duplicate")
+        return self
+
+
 class Runtime(Section):
     """Where and how the study runs. Never part of a stage's identity: changing it re-runs nothing and changes no result."""
 
@@ -291,6 +318,7 @@ class StudyFile(Section):
     arms: Mapping[ArmName, ArmBlock] = Field(min_length=1, description="models trained from scratch")
     repairs: Mapping[ArmName, RepairBlock] = Field(description="repaired copies of trained arms; {} for none")
     evaluation: Evaluation
+    benchmarks: Benchmarks
     runtime: Runtime
 
 
@@ -305,6 +333,7 @@ class Study(BaseModel):
     arms: Mapping[str, Arm]
     repairs: Mapping[str, Arm]
     evaluation: Evaluation
+    benchmarks: Benchmarks
     runtime: Runtime
 
     @property
