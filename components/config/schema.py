@@ -16,6 +16,23 @@ from pydantic_core import PydanticCustomError
 
 SCHEMA_VERSION = 1
 
+ArmName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Count = Annotated[int, Field(ge=1)]
+BenchmarkName = Literal["arc_easy", "arc_challenge", "hellaswag", "lambada_openai", "openbookqa", "piqa", "winogrande"]
+
+
+class Section(BaseModel):
+    """Base of every section: immutable, strict, no unknown keys, no infinities."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+def broken_rule(key: str, value: object, rule: str, remedy: str) -> PydanticCustomError:
+    """An error of a rule that spans several keys; the loader turns it into a `Problem` at `key`."""
+    return PydanticCustomError("rule", "{rule}", {"key": key, "value": value, "rule": rule, "remedy": remedy})
+
+
 # --- data ---------------------------------------------------------------------------------------------------------------
 
 
