@@ -11,27 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
+
+from components.config.section import ArmName as ArmName
+from components.config.section import Count as Count
+from components.config.section import Section as Section
+from components.config.section import Share as Share
+from components.config.section import broken_rule as broken_rule
+from components.config.streams import Streams as Streams
 
 SCHEMA_VERSION = 1
 
-ArmName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Count = Annotated[int, Field(ge=1)]
 BenchmarkName = Literal["arc_easy", "arc_challenge", "hellaswag", "lambada_openai", "openbookqa", "piqa", "winogrande"]
-
-
-class Section(BaseModel):
-    """Base of every section: immutable, strict, no unknown keys, no infinities."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
-
-
-def broken_rule(key: str, value: object, rule: str, remedy: str) -> PydanticCustomError:
-    """An error of a rule that spans several keys; the loader turns it into a `Problem` at `key`."""
-    return PydanticCustomError("rule", "{rule}", {"key": key, "value": value, "rule": rule, "remedy": remedy})
-
 
 # --- data ---------------------------------------------------------------------------------------------------------------
 
@@ -116,6 +108,7 @@ class Model(Section):
     document_attention: Literal["leak", "block_diagonal"] = Field(
         description="may a token attend to earlier documents packed into the same row"
     )
+    streams: Streams | None = Field(default=None, description="Hidden Decoding: several streams per token; absent: one")
 
     @property
     def n_blocks(self) -> int:
@@ -138,7 +131,14 @@ class Model(Section):
             if left > 0:
                 segments.append(Segment(n_blocks=min(left, segment.n_blocks), d_model=segment.d_model))
             left -= segment.n_blocks
-        return self.model_copy(update={"segments": tuple(segments)})
+        streams = self.streams and self.streams.prefix(min(depth, self.n_blocks))
+        return self.model_copy(update={"segments": tuple(segments), "streams": streams})
+
+    def running(self, n_streams: int) -> Model:
+        """The model as it runs with `n_streams` of its streams; itself when it has none."""
+        if self.streams is None:
+            return self
+        return self.model_copy(update={"streams": self.streams.model_copy(update={"n_streams": n_streams, "sampled": None})})
 
     @model_validator(mode="after")
     def _check(self) -> Model:
@@ -159,7 +159,26 @@ class Model(Section):
                     f"widths must grow strictly (previous segment: {self.segments[i - 1].d_model})",
                     "widen this segment or merge it with the previous one",
                 )
+        self._check_streams()
         return self
+
+    def _check_streams(self) -> None:
+        if self.streams is None:
+            return
+        if len(self.streams.layers) != self.n_blocks:
+            raise broken_rule(
+                "streams.layers",
+                len(self.streams.layers),
+                f"needs one kind per block, {self.n_blocks}",
+                "write intra, cross_full or cross_local for every block",
+            )
+        if 2 * self.streams.n_mirrored > self.segments[-1].n_blocks:
+            raise broken_rule(
+                "streams.n_mirrored",
+                self.streams.n_mirrored,
+                f"mirrored blocks and their sources must fit in the last segment of {self.segments[-1].n_blocks} blocks",
+                f"use at most {self.segments[-1].n_blocks // 2}",
+            )
 
 
 # --- training -----------------------------------------------------------------------------------------------------------
