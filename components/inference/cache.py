@@ -1,0 +1,135 @@
+"""Keys, values and resting residual streams of past tokens, preallocated for a batch of sequences of different lengths and depths.
+
+Tokens need not all have come equally deep: a sequence that was decoded at depth 4 after a prompt at depth 8 has keys and values of
+blocks 5-8 for its prompt only. Per sequence the cache therefore counts, block by block, how many tokens have come through it. Those
+counts never grow with depth, because the engine brings every token at least as deep as it runs. A token that has not come to the
+last cached block leaves its residual stream behind ("rests"), so that it can go on later without starting over.
+
+A position is one row of the sequence that the blocks see: one per token here, n per token with n hidden-decoding streams.
+
+Shapes: R sequences, S positions, H heads, K channels per head, D width of the residual stream, N tokens packed one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from components.config.schema import Model
+from components.models.blocks import Rotary, rotary_angles
+
+Indices = npt.NDArray[np.int64]
+
+
+def kv_bytes_per_position(model: Model, depth: int, itemsize: int) -> int:
+    """Bytes that one position takes in the caches of the first `depth` blocks: a key and a value of each block's width."""
+    return sum(2 * segment.n_blocks * segment.d_model * itemsize for segment in model.prefix(depth).segments)
+
+
+class KVCache:
+    """The cache of one batch.
+
+    Attributes:
+        capacity: positions that each sequence can hold.
+        deepest: blocks that have a cache; no sequence can run deeper.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        n_sequences: int,
+        capacity: int,
+        deepest: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Allocates everything at once; nothing grows later.
+
+        Raises:
+            ValueError: no sequence, no position, or `deepest` outside the model.
+        """
+        if n_sequences < 1 or capacity < 1 or not 1 <= deepest <= model.n_blocks:
+            raise ValueError(
+                f"a cache needs a sequence, a position and a depth in 1..{model.n_blocks}; got {n_sequences} sequences, "
+                f"{capacity} positions, depth {deepest}"
+            )
+        self.n_sequences, self.capacity, self.deepest = n_sequences, capacity, deepest
+        widths = [segment.d_model for segment in model.segments for _ in range(segment.n_blocks)][:deepest]
+        shapes = [(n_sequences, capacity, width // model.head_dim, model.head_dim) for width in widths]
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
+        self.values = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
+        self.tokens = torch.zeros(n_sequences, capacity, dtype=torch.int64, device=device)
+        resting_width = widths[-2] if deepest > 1 else 0  # a token that has come to the last block never rests
+        self._resting = torch.zeros(n_sequences * capacity, resting_width, dtype=dtype, device=device)
+        self._counts = np.zeros((n_sequences, deepest + 1), dtype=np.int64)
+        self._rotary = rotary_angles(torch.arange(capacity, device=device), model.head_dim, model.rope_theta)
+
+    @property
+    def device(self) -> torch.device:
+        return self.tokens.device
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of keys and values, used or not."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in [*self.keys, *self.values])
+
+    def length(self, row: int) -> int:
+        """Tokens of a sequence."""
+        return int(self._counts[row, 0])
+
+    def passed(self, row: int, depth: int) -> int:
+        """Tokens of a sequence that have come through block `depth`, whose keys and values are therefore here."""
+        return int(self._counts[row, depth])
+
+    def extend(self, row: int, tokens: Sequence[int]) -> None:
+        """Appends tokens that have not come through any block yet.
+
+        Raises:
+            ValueError: the sequence would overflow; nothing is changed.
+        """
+        start = self.length(row)
+        end = start + len(tokens)
+        if end > self.capacity:
+            raise ValueError(f"sequence {row} is full: {start} + {len(tokens)} tokens, capacity {self.capacity}")
+        if tokens:
+            self.tokens[row, start:end] = torch.tensor(tokens, dtype=torch.int64)
+            self._counts[row, 0] = end
+
+    def crop(self, row: int, n_tokens: int) -> None:
+        """Keeps exactly the first `n_tokens` tokens of a sequence.
+
+        Raises:
+            ValueError: it has fewer.
+        """
+        if not 0 <= n_tokens <= self.length(row):
+            raise ValueError(f"cannot keep {n_tokens} tokens of sequence {row}: it has {self.length(row)}")
+        np.minimum(self._counts[row], n_tokens, out=self._counts[row])
+
+    def waiting(self, row: int, depth: int) -> Indices:
+        """Positions of the tokens that have come through block `depth - 1` and no further, in order."""
+        return np.arange(self._counts[row, depth], self._counts[row, depth - 1])
+
+    def starts(self, rows: Sequence[int]) -> set[int]:
+        """Depths of the blocks that tokens of these sequences are waiting for."""
+        counts = self._counts[list(rows)]
+        return set((np.flatnonzero((counts[:, :-1] > counts[:, 1:]).any(axis=0)) + 1).tolist())
+
+    def mark_passed(self, row: int, depth: int) -> None:
+        """Records that all tokens of a sequence have come through block `depth`."""
+        self._counts[row, 1 : depth + 1] = self._counts[row, 0]
+
+    def rest(self, slots_N: Tensor, x_ND: Tensor) -> None:
+        """Keeps the residual streams of tokens that stop before the last cached block."""
+        self._resting[:, : x_ND.shape[1]].index_copy_(0, slots_N, x_ND)
+
+    def take_up(self, slots_N: Tensor, d_model: int) -> Tensor:
+        """The residual streams of resting tokens, [N, d_model]."""
+        return self._resting[:, :d_model].index_select(0, slots_N)
+
+    def rotary(self, positions_N: Tensor) -> Rotary:
+        """Rotary angles of the given positions, [N, 1, 1, K/2]."""
+        return Rotary(self._rotary.cos.index_select(0, positions_N), self._rotary.sin.index_select(0, positions_N))
