@@ -48,6 +48,7 @@ def main() -> None:
                 output_dir=models / arm.name / f"seed-{seed}",
                 base_dir=models / arm.base / f"seed-{seed}" if arm.base else None,
                 runtime=runtime.model_copy(update={"device": session.device}),
+                stream_seed=study.data.stream_seed,
             )
             costs.append(train_seed(run, session))
     write_record(ArmCost(version=1, arm=arm.name, seeds=tuple(costs)), root / "artifacts" / "cost" / f"{arm.name}.json")

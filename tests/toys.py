@@ -121,4 +121,4 @@ def toy_run(root: Path, objective: dict[str, Any], seed: int = 0, **changes: Any
     data = root / "data"
     if not data.exists():
         toy_rows(data)
-    return TrainingRun(toy_arm(objective), seed, data, root / "runs", root / "model", None, runtime)
+    return TrainingRun(toy_arm(objective), seed, data, root / "runs", root / "model", None, runtime, stream_seed=7)

@@ -44,6 +44,7 @@ class TrainingRun:
     output_dir: Path
     base_dir: Path | None
     runtime: Runtime
+    stream_seed: int
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def run_training(run: TrainingRun, on_progress: Callable[[Progress], None]) -> S
     device = pick_device(run.runtime.device)
     rows = PackedRows.open(run.data_dir / "train")
     training = run.arm.training
-    stream = BatchStream(rows, run.seed, training.batch_rows)
+    stream = BatchStream(rows, run.stream_seed, training.batch_rows)
     objective = build_objective(run.arm, rows.vocab_size, run.seed)
     model = objective.new_model()
     objective.start(model, run.base_dir)
@@ -135,6 +136,7 @@ def identity(run: TrainingRun, rows: PackedRows) -> str:
         "training": {**run.arm.training.model_dump(mode="json"), "seeds": None},
         "objective": run.arm.objective.model_dump(mode="json"),
         "seed": run.seed,
+        "stream_seed": run.stream_seed,
         "data": rows.fingerprint,
         "base": None if run.base_dir is None else file_sha256(run.base_dir / WEIGHTS),
         "code": code_fingerprint(),
