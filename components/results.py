@@ -166,7 +166,7 @@ class BenchmarkScores(Record):
 
     Attributes:
         task_version: of the harness's task definition.
-        fingerprint: of the documents and requests that were scored; equal fingerprints mean comparable numbers.
+        fingerprint: of the requests and right answers; equal fingerprints mean comparable numbers.
         n: documents.
         chance: accuracy of guessing among the choices of each document; 0 without choices.
         n_requests: (context, continuation) pairs.

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from components.config.benchmarks import Benchmarks as Benchmarks
 from components.config.section import ArmName as ArmName
 from components.config.section import Count as Count
 from components.config.section import Section as Section
@@ -22,8 +22,6 @@ from components.config.section import broken_rule as broken_rule
 from components.config.streams import Streams as Streams
 
 SCHEMA_VERSION = 1
-
-BenchmarkName = Literal["arc_easy", "arc_challenge", "hellaswag", "lambada_openai", "openbookqa", "piqa", "winogrande"]
 
 # --- data ---------------------------------------------------------------------------------------------------------------
 
@@ -283,49 +281,6 @@ class Evaluation(Section):
     confidence: float = Field(gt=0.5, lt=1.0, description="coverage of the intervals, e.g. 0.95")
     loda_margin_nats: float = Field(ge=0.0, description="a depth is valid for LODA-ppl when NLL < ln V - margin")
     loda_axis: Literal["linear", "log"] = Field(description="throughput axis of the LODA area")
-
-
-class HubBenchmarks(Section):
-    """Benchmarks from the Hugging Face hub, from the data sets that the harness names."""
-
-    kind: Literal["hub"]
-
-
-class LocalBenchmarks(Section):
-    """Benchmarks from parquet files in the hub's columns: `<folder>/<data set>/<configuration>/<split>.parquet`."""
-
-    kind: Literal["files"]
-    folder: str = Field(min_length=1, description="holds ai2_arc, hellaswag, lambada_openai, openbookqa, piqa, winogrande")
-
-
-class TextCorpus(Section):
-    """A corpus that is scored but never trained on."""
-
-    paths: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        min_length=1, description="globs of parquet, jsonl, jsonl.gz, jsonl.zst or txt files"
-    )
-    text_column: str = Field(min_length=1, description="column or JSON key that holds the text; not used for txt")
-    max_bytes: int = Field(ge=1, description="documents are scored, from the first, until this many UTF-8 bytes of text")
-
-
-class Benchmarks(Section):
-    tasks: tuple[BenchmarkName, ...] = Field(description="zero-shot benchmarks that every model is scored on; [] for none")
-    source: HubBenchmarks | LocalBenchmarks = Field(discriminator="kind")
-    limit: int | Literal["all"] = Field(description="documents of each benchmark that are scored, from the first; all for all")
-    corpora: Mapping[ArmName, TextCorpus] = Field(description="out-of-domain corpora by name, for bits per byte; {} for none")
-
-    @field_validator("limit", mode="before")
-    @classmethod
-    def _check_limit(cls, value: object) -> object:
-        if value != "all" and not (type(value) is int and value >= 1):
-            raise PydanticCustomError("limit", "must be a whole number of at least 1, or all")
-        return value
-
-    @model_validator(mode="after")
-    def _check(self) -> Benchmarks:
-        if len(set(self.tasks)) != len(self.tasks):
-            raise broken_rule("tasks", self.tasks, "must not repeat", "remove the duplicate")
-        return self
 
 
 class Runtime(Section):

@@ -57,7 +57,7 @@ def sweep_depths(
     depths = range(1, model.n_blocks + 1)
     sums = torch.zeros(model.n_blocks, len(documents.n_tokens), dtype=torch.float64, device=device)
     blocks_run: dict[int, int] = {}
-    with torch.inference_mode(), _counted_blocks(model) as counted:
+    with torch.inference_mode(), counted_blocks(model) as counted:
         for tokens_BT, labels_BT, owner_BT in _validation_batches(rows, batch_rows, device):
             within = None
             if model.settings.document_attention == "block_diagonal":
@@ -128,7 +128,7 @@ def _validation_batches(rows: PackedRows, batch_rows: int, device: torch.device)
 
 
 @contextlib.contextmanager
-def _counted_blocks(model: Cascade) -> Iterator[list[int]]:
+def counted_blocks(model: Cascade) -> Iterator[list[int]]:
     """A list that grows by one entry whenever a block is executed."""
     ran: list[int] = []
     handles = [block.register_forward_hook(lambda *_: ran.append(1)) for block in model.blocks]
