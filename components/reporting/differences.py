@@ -95,7 +95,7 @@ def limits(analysis: Analysis) -> list[str]:
     study, arms = analysis.results.study, analysis.arms
     found = []
     if analysis.results.missing:
-        found.append(f"Not evaluated: {formats.join_names(analysis.results.missing)}. Their rows are holes, not results.")
+        found.append(f"Not evaluated: {formats.join_names(analysis.results.missing)}. Rows without results are holes.")
     single = [arm.name for arm in arms if len(arm.evaluation.seeds) == 1]
     if single:
         found.append(
