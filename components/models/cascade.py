@@ -12,8 +12,9 @@ Shapes: B batch, T tokens, D width of the residual stream, V vocabulary.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,8 @@ class Cascade(nn.Module):
         Matryoshka Language Model Suites (arXiv 2608.09703) for the architecture; Telescopic Language Models (arXiv 2609.35769).
     """
 
+    block_type: ClassVar[type[Block]] = Block
+
     def __init__(self, settings: Model, vocab_size: int) -> None:
         super().__init__()
         self.settings, self.vocab_size = settings, vocab_size
@@ -46,7 +49,7 @@ class Cascade(nn.Module):
             nn.Embedding(vocab_size, width - before) for before, width in zip([0, *widths], widths, strict=False)
         )
         self.blocks = nn.ModuleList(
-            Block(segment.d_model, settings.head_dim, settings.ffn_ratio, settings.norm_eps)
+            self.block_type(segment.d_model, settings.head_dim, settings.ffn_ratio, settings.norm_eps)
             for segment in settings.segments
             for _ in range(segment.n_blocks)
         )
@@ -57,6 +60,15 @@ class Cascade(nn.Module):
     def n_blocks(self) -> int:
         """N, the deepest depth."""
         return len(self.blocks)
+
+    @property
+    def stream_counts(self) -> tuple[int, ...]:
+        """Numbers of Hidden Decoding streams that it is trained to run with, ascending: one alone, here."""
+        return (1,)
+
+    def running(self, n_streams: int) -> contextlib.AbstractContextManager[None]:
+        """Within it, the model runs `n_streams` streams."""
+        return contextlib.nullcontext()
 
     def segment_at(self, depth: int) -> int:
         """Index of the segment that block `depth` is in.
@@ -149,12 +161,17 @@ class Cascade(nn.Module):
         segment = self.segment_at(depth)
         if x_BTD is not None and self.segment_at(depth - 1) == segment:
             return x_BTD
-        fresh_BTD: Tensor = self.embeddings[segment](tokens_BT)
+        fresh_BTD = self.fresh_slice(tokens_BT, segment)
         if x_BTD is None:
             return fresh_BTD
         if self.settings.junction_norm:
             x_BTD = match_norm(x_BTD, fresh_BTD)
         return torch.cat((x_BTD, fresh_BTD.to(x_BTD.dtype)), dim=-1)
+
+    def fresh_slice(self, tokens_BT: Tensor, segment: int) -> Tensor:
+        """The channels of the embedding that the segment adds, [B, T, slice]."""
+        fresh_BTD: Tensor = self.embeddings[segment](tokens_BT)
+        return fresh_BTD
 
     def rotary(self, length: int, device: torch.device) -> Rotary:
         """Rotary angles of positions 0..length-1; all segments share them (one head_dim)."""

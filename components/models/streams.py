@@ -1,0 +1,223 @@
+"""Hidden Decoding on the cascade: n streams per token, each with its own embedding table; the last one predicts.
+
+Rows are token-major: row p of the n T rows is stream p % n of token p // n. Norms, projections and SwiGLUs work on rows and are
+the cascade's own; only attention knows streams, and each block has its kind: `intra` within a stream, `cross_full` causal over all
+rows, `cross_local` causal over the latest rows. Table 1 is the cascade's, in slices per segment, and so are the others: every
+stream gets its fresh slice at a junction, and every depth k is a language model at every n.
+
+Easy to miss: what cannot reach the prediction is not computed. When only the last stream predicts, the deepest block runs for that
+stream alone, and so do all mirrored blocks (their K and V come from an earlier block's input). The numbers are the same.
+
+A model with n streams can be run with fewer: the last tables are used, so that the predicting stream keeps its table.
+
+Shapes: B batch, T tokens, R = n T rows, Q rows that ask (R or T), D width, H heads, K channels per head.
+
+Source:
+    Hidden Decoding at Scale (arXiv 2607.08186); on a cascade, with a depth per request, it is ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from components.config.schema import Model
+from components.config.streams import LayerKind, Streams
+from components.models.blocks import Block, Rotary, rotary_angles, rotate
+from components.models.cascade import Cascade, document_mask
+from components.models.stream_attention import Window, cross_attention, intra_attention
+
+EVERY_ROW = slice(None)
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """How one block runs over the rows of a pass.
+
+    Attributes:
+        asking: rows that go through the block: all, or the last stream's.
+        read: rows that K and V are made of.
+        rotary: angles of all rows.
+        documents_BT: number of each token's document when attention stays within documents.
+    """
+
+    kind: LayerKind
+    n_streams: int
+    n_tokens: int
+    asking: slice
+    read: slice
+    rotary: Rotary
+    window: Window | None
+    documents_BT: Tensor | None
+
+    def asked(self, x_BQD: Tensor) -> Tensor:
+        """The rows that go through the block, of all rows or already of those."""
+        return x_BQD if x_BQD.shape[1] == self.n_tokens else x_BQD[:, self.asking]
+
+    def attend(self, q_BQHK: Tensor, k_BRHK: Tensor, v_BRHK: Tensor) -> Tensor:
+        """Mixed values of the rows that ask, [B, Q, H, K]."""
+        if self.kind == "intra":
+            mask = None if self.documents_BT is None else document_mask(self.documents_BT)
+            return intra_attention(q_BQHK, k_BRHK, v_BRHK, self.n_tokens, mask)
+        documents = None if self.documents_BT is None else self.documents_BT.repeat_interleave(self.n_streams, dim=1)
+        asking = range(self.n_streams * self.n_tokens)[self.asking]
+        return cross_attention(q_BQHK, k_BRHK, v_BRHK, asking, self.window, documents)
+
+
+class StreamBlock(Block):
+    """The cascade's block, same weights, over the rows of several streams."""
+
+    def forward(self, x_BQD: Tensor, rows: LayerRows, context_BRD: Tensor | None) -> Tensor:  # type: ignore[override]
+        """The residual stream of the rows that ask.
+
+        Args:
+            context_BRD: normed input of the earlier block that K and V are made of; None: this block's own.
+        """
+        x_BQD = x_BQD if context_BRD is None else rows.asked(x_BQD)
+        normed_BQD = self.attention_norm(x_BQD)
+        mixed_BQD = self._attention(normed_BQD, normed_BQD if context_BRD is None else context_BRD, rows)
+        x_BQD = rows.asked(x_BQD) + mixed_BQD
+        out: Tensor = x_BQD + self.ffn(self.ffn_norm(x_BQD))
+        return out
+
+    def _attention(self, normed_BQD: Tensor, context_BRD: Tensor, rows: LayerRows) -> Tensor:
+        attention, batch = self.attention, len(normed_BQD)
+        heads = (attention.n_heads, attention.head_dim)
+        if normed_BQD is context_BRD and rows.asking == rows.read == EVERY_ROW:
+            qkv = attention.qkv(normed_BQD).view(batch, -1, 3, *heads)
+            q, k = rotate(qkv[:, :, :2], rows.rotary).unbind(dim=2)
+            v = qkv[:, :, 2]
+        else:
+            width, weight = normed_BQD.shape[-1], attention.qkv.weight
+            q = F.linear(rows.asked(normed_BQD), weight[:width]).view(batch, -1, 1, *heads)
+            kv = F.linear(context_BRD[:, rows.read], weight[width:]).view(batch, -1, 2, *heads)
+            q = rotate(q, _angles(rows.rotary, rows.asking))[:, :, 0]
+            k, v = rotate(kv[:, :, :1], _angles(rows.rotary, rows.read))[:, :, 0], kv[:, :, 1]
+        mixed: Tensor = attention.out(rows.attend(q, k, v).flatten(2))
+        return mixed
+
+
+class StreamedCascade(Cascade):
+    """A cascade that runs `settings.streams.n_streams` streams per token, or fewer."""
+
+    block_type = StreamBlock
+
+    def __init__(self, settings: Model, vocab_size: int) -> None:
+        super().__init__(settings, vocab_size)
+        self.streams = cast(Streams, settings.streams)
+        self.stream_embeddings = nn.ModuleList(
+            nn.ModuleList(nn.Embedding(vocab_size, cast(nn.Embedding, table).embedding_dim) for table in self.embeddings)
+            for _ in range(self.streams.n_streams - 1)
+        )
+        self.skips_streams = True  # False computes also what cannot reach the prediction
+        self._n, self._reads_all = self.streams.n_streams, False
+
+    @property
+    def stream_counts(self) -> tuple[int, ...]:
+        return self.streams.counts
+
+    @contextlib.contextmanager
+    def running(self, n_streams: int, reads_all: bool = False) -> Iterator[None]:
+        """Within it, the model runs its last `n_streams` streams; `reads_all` reads out every stream, not only the last.
+
+        Raises:
+            ValueError: more streams than the model has, or none.
+        """
+        if not 1 <= n_streams <= self.streams.n_streams:
+            raise ValueError(f"{n_streams} streams outside 1..{self.streams.n_streams}")
+        before = self._n, self._reads_all
+        self._n, self._reads_all = n_streams, reads_all
+        try:
+            yield
+        finally:
+            self._n, self._reads_all = before
+
+    def residuals(
+        self,
+        tokens_BT: Tensor,
+        depths: Collection[int],
+        documents_BT: Tensor | None = None,
+        skipped: Collection[int] = (),
+    ) -> Iterator[tuple[int, Tensor]]:
+        """As in the cascade, but each residual stream holds the rows that are read out: [B, T, D], or all [B, n T, D]."""
+        deepest = max(depths)
+        for depth in depths:
+            self.segment_at(depth)
+        contexts: dict[int, Tensor] = {}
+        sources = {source for depth in range(1, deepest + 1) if (source := self.streams.mirror_source(depth)) is not None}
+        x_BQD: Tensor | None = None
+        for depth in range(1, deepest + 1):
+            x_BQD = self.enter(x_BQD, tokens_BT, depth)
+            block = cast(StreamBlock, self.blocks[depth - 1])
+            if depth in sources:
+                contexts[depth] = block.attention_norm(x_BQD)
+            if depth not in skipped:
+                source = self.streams.mirror_source(depth)
+                rows = self._rows(depth, deepest, tokens_BT, documents_BT)
+                x_BQD = block(x_BQD, rows, None if source is None else contexts[source])
+            if depth in depths:
+                yield depth, self._read_out(x_BQD, tokens_BT.shape[1])
+
+    def fresh_slice(self, tokens_BT: Tensor, segment: int) -> Tensor:
+        """The segment's slice of every running stream's table, rows token-major: [B, n T, slice]."""
+        tables = [self.embeddings, *(cast(nn.ModuleList, own) for own in self.stream_embeddings)][-self._n :]
+        return torch.stack([table[segment](tokens_BT) for table in tables], dim=2).flatten(1, 2)
+
+    def _rows(self, depth: int, deepest: int, tokens_BT: Tensor, documents_BT: Tensor | None) -> LayerRows:
+        streams, n, n_tokens = self.streams, self._n, tokens_BT.shape[1]
+        kind = streams.layers[depth - 1]
+        if n == 1 and kind == "cross_full":
+            kind = "intra"  # the same, with one stream
+        first, last = slice(0, None, n), slice(n - 1, None, n)
+        is_last_only = self._is_last_only(depth, deepest)
+        read = EVERY_ROW
+        if kind == "intra" and n > 1:
+            read = first if streams.kv == "shared" else last if is_last_only else EVERY_ROW
+        positions_R = torch.arange(n * n_tokens, device=tokens_BT.device)
+        if streams.rope_rule == "logical" or (streams.rope_rule == "by_layer" and kind == "intra"):
+            positions_R = positions_R // n
+        return LayerRows(
+            kind=kind,
+            n_streams=n,
+            n_tokens=n_tokens,
+            asking=last if is_last_only else EVERY_ROW,
+            read=read,
+            rotary=rotary_angles(positions_R, self.settings.head_dim, self.settings.rope_theta),
+            window=_window(streams, n) if kind == "cross_local" else None,
+            documents_BT=documents_BT,
+        )
+
+    def _is_last_only(self, depth: int, deepest: int) -> bool:
+        """Whether streams 1..n-1 after this block reach no prediction."""
+        if self._n == 1 or self._reads_all or self.streams.supervision == "sum" or not self.skips_streams:
+            return False
+        return depth == deepest or self.streams.mirror_source(depth) is not None
+
+    def _read_out(self, x_BQD: Tensor, n_tokens: int) -> Tensor:
+        """The rows that predict: the last stream's, the sum of a token's streams, or all."""
+        if self._reads_all or x_BQD.shape[1] == n_tokens:
+            return x_BQD
+        if self.streams.supervision == "sum":
+            return x_BQD.view(len(x_BQD), n_tokens, self._n, -1).sum(dim=2)
+        return x_BQD[:, self._n - 1 :: self._n]
+
+
+def build_cascade(settings: Model, vocab_size: int) -> Cascade:
+    """The model of these settings, weights not set."""
+    return Cascade(settings, vocab_size) if settings.streams is None else StreamedCascade(settings, vocab_size)
+
+
+def _angles(rotary: Rotary, rows: slice) -> Rotary:
+    return Rotary(rotary.cos[rows], rotary.sin[rows])
+
+
+def _window(streams: Streams, n_streams: int) -> Window | None:
+    if streams.local is None:
+        return None
+    return Window(streams.local.size, 1 if streams.local.unit == "rows" else n_streams)
