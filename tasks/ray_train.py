@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -118,9 +119,9 @@ class RaySession:
         import ray
 
         on_sigterm = signal.getsignal(signal.SIGTERM)
-        settings = _worker_settings(self.resources.threads)
+        settings = _worker_environment(self.resources.threads)
         try:
-            ray.init(**options, log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": settings})
+            ray.init(**options, log_to_driver=False, logging_level="ERROR", runtime_env=settings)
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, on_sigterm)  # ray.init puts its own in place
             self.device = choose_device(self.resources, ray.nodes())
@@ -204,7 +205,7 @@ def _run_group(job: Job, resources: Resources, device: str, progress: Path) -> d
                 name=uuid.uuid4().hex,
                 storage_path=storage,
                 failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
-                worker_runtime_env={"env_vars": _worker_settings(resources.threads)},
+                worker_runtime_env=_worker_environment(resources.threads),
             ),
         )
         try:
@@ -290,12 +291,17 @@ def _followed(path: Path, on_progress: Report) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def _worker_settings(threads: int) -> dict[str, str]:
-    count = str(threads)
+def _worker_environment(threads: int) -> dict[str, Any]:
+    """What Ray sets up for every worker process."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return {
-        **dict.fromkeys(names, count),
+    variables = {
+        **dict.fromkeys(names, str(threads)),
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": WAIT_SECONDS,
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",
     }
+    environment: dict[str, Any] = {"env_vars": variables}
+    is_here = os.environ.get("RAY_ADDRESS", "127.0.0.1").startswith("127.0.0.1")
+    if is_here and " " in sys.executable:
+        environment["py_executable"] = shlex.quote(sys.executable)  # Ray puts the path into a shell command as it is
+    return environment

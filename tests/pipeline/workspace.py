@@ -1,0 +1,67 @@
+"""A checkout in a folder of its own, with a small corpus, for tests that run whole studies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+TOOL_SETTINGS = ("RAY_", "MLFLOW_", "PREFECT_", "DVC_")
+WORDS = "the a cold warm river stone runs falls over under near far from old new mill town and then again"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A checkout in a folder of its own, and how to run commands in it."""
+
+    root: Path
+
+    def environment(self) -> dict[str, str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(TOOL_SETTINGS)}
+        path = os.pathsep.join([str(Path(sys.executable).parent), clean["PATH"]])
+        return {**clean, "PATH": path, "OMP_NUM_THREADS": "1"}
+
+    def run(self, *arguments: str, expected: int = 0, seconds: float = 400) -> str:
+        """What `python -m ...` printed; fails unless it exits as expected."""
+        done = subprocess.run(
+            [sys.executable, "-m", *arguments],
+            cwd=self.root,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == expected, done.stdout
+        return done.stdout
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """The command in the background, in a session of its own; its lines come through stdout."""
+        return subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            cwd=self.root,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def edit(self, old: str, new: str) -> None:
+        """Replaces the one place of params.yaml that reads `old`."""
+        params = self.root / "params.yaml"
+        text = params.read_text(encoding="utf-8")
+        assert text.count(old) == 1
+        params.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def write_corpus(folder: Path) -> None:
+    """Sixty short documents with some structure: enough to tokenize, split and train on in a second."""
+    folder.mkdir()
+    words = WORDS.split()
+    for document in range(60):
+        picked = [words[(document * 7 + i * i + i // 3) % len(words)] for i in range(400)]
+        (folder / f"{document:02}.txt").write_text(" ".join(picked) + f" number {document}.\n", encoding="utf-8")

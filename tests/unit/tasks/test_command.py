@@ -1,0 +1,47 @@
+"""The boundary of commands: exit codes, one message for a mistake, the status file that outlives DVC."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import os, signal
+from components.config.problems import DataError
+from tasks.command import run_command
+def fine(): pass
+def wrong(): raise DataError("rows.arrow: truncated")
+def stopped(): os.kill(os.getpid(), signal.SIGTERM); signal.pause()
+def broken(): raise ValueError("a bug")
+run_command({})
+"""
+
+
+@pytest.mark.parametrize(
+    ("main", "code", "status", "last_line"),
+    [
+        ("fine", 0, {"code": 0, "message": ""}, ""),
+        ("wrong", 2, {"code": 2, "message": "rows.arrow: truncated"}, "error: rows.arrow: truncated"),
+        ("stopped", 130, {"code": 130, "message": "interrupted"}, "interrupted; run the same command again"),
+        ("broken", 1, None, "ValueError: a bug"),
+    ],
+)
+def test_how_a_command_ends(main: str, code: int, status: dict | None, last_line: str, tmp_path: Path) -> None:
+    file = tmp_path / "status.json"
+    command = [sys.executable, "-c", SCRIPT.replace("{}", main)]
+    done = subprocess.run(command, env={"STUDY_STATUS_FILE": str(file)}, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == code
+    assert (json.loads(file.read_text()) if file.exists() else None) == status
+    assert done.stderr.strip().splitlines()[-1:] == [] if not last_line else last_line in done.stderr.splitlines()[-1]
+
+
+def test_signals_are_not_touched_by_import() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    import tasks.command  # noqa: F401
+
+    assert signal.getsignal(signal.SIGTERM) is before

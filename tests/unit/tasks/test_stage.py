@@ -1,0 +1,93 @@
+"""Which stages run, in which order, and what a stage's end means; DVC is played by small scripts that really run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from components.config.problems import ConfigError
+from tasks import stage
+from tasks.stage import StageFailedError, StudyGraph, run_stage
+
+NEEDS = {
+    "pack": frozenset[str](),
+    "train@a": frozenset({"pack"}),
+    "train@b": frozenset({"pack"}),
+    "evaluate@a": frozenset({"pack", "train@a"}),
+    "evaluate@b": frozenset({"pack", "train@b"}),
+    "report": frozenset({"evaluate@a", "evaluate@b"}),
+}
+
+
+def graph(*stale: str) -> StudyGraph:
+    return StudyGraph(NEEDS, frozenset(stale))
+
+
+def test_nothing_asked_for_is_everything() -> None:
+    assert graph().select() == tuple(NEEDS)
+
+
+def test_arm_brings_what_it_needs_and_no_other_arm() -> None:
+    assert graph().select(arms=["b"]) == ("pack", "train@b", "evaluate@b")
+
+
+def test_kind_and_arm_narrow_each_other() -> None:
+    assert graph().select(arms=["a"], stages=["train"]) == ("pack", "train@a")
+
+
+def test_stage_can_be_named_whole() -> None:
+    assert graph().select(stages=["evaluate@a"]) == ("pack", "train@a", "evaluate@a")
+
+
+@pytest.mark.parametrize(("arms", "stages", "said"), [(["c"], [], "arms: no c"), ([], ["trian"], "stages: no trian")])
+def test_unknown_name_is_a_config_error_that_lists_the_known(arms: list[str], stages: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"{said} in dvc.yaml; there are a|{said} in dvc.yaml; there are evaluate"):
+        graph().select(arms, stages)
+
+
+def test_stale_stages_run_with_what_follows_from_them() -> None:
+    assert graph("train@b").to_run(NEEDS) == ("train@b", "evaluate@b", "report")
+
+
+def test_nothing_stale_runs_nothing() -> None:
+    assert graph().to_run(NEEDS) == ()
+
+
+def play_dvc(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Puts a script in the place of dvc; it sees the arguments and the status file as the stage's command would."""
+    prelude = "import json, os, sys\nfrom pathlib import Path\nstatus = os.environ.get('STUDY_STATUS_FILE')\n"
+    monkeypatch.setattr(stage, "DVC", (sys.executable, "-c", prelude + script))
+
+
+def test_lines_are_passed_on_without_dvcs_advice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    play_dvc(monkeypatch, "print(' '.join(sys.argv[1:])); print('\\tgit add dvc.lock'); print('a\\rb')")
+    said: list[str] = []
+    run_stage("train@a", tmp_path, said.append)
+    assert said == ["repro --single-item train@a", "a", "b"]
+
+
+def test_mistake_is_final_and_keeps_its_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    play_dvc(monkeypatch, "Path(status).write_text(json.dumps({'code': 2, 'message': 'no such column'})); sys.exit(255)")
+    with pytest.raises(StageFailedError, match="train@a: no such column") as caught:
+        run_stage("train@a", tmp_path, print)
+    assert caught.value.is_final
+
+
+def test_crash_can_be_retried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    play_dvc(monkeypatch, "sys.exit(255)")
+    with pytest.raises(StageFailedError, match="exit code 255") as caught:
+        run_stage("train@a", tmp_path, print)
+    assert not caught.value.is_final
+
+
+def test_result_that_dvc_lost_is_committed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    play_dvc(
+        monkeypatch,
+        "print(' '.join(sys.argv[1:]))\n"
+        "if 'repro' in sys.argv: Path(status).write_text(json.dumps({'code': 0, 'message': ''})); sys.exit(255)",
+    )
+    said: list[str] = []
+    run_stage("train@a", tmp_path, said.append)
+    assert said[-1] == "commit --force train@a"
