@@ -6,6 +6,7 @@ one that is off the scale is drawn at the edge, never left out.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -162,18 +163,27 @@ def _draw_arms(
             _draw_lines(axes, arm, depths, heights, look)
             _draw_band(axes, analysis, arm, look, top, of_nll)
             _draw_seeds(axes, arm, look, top, of_nll)
-        for depth, height in zip(depths, heights, strict=True):
-            is_off = height >= top
+        _draw_points(axes, arm, depths, heights, look, top)
+
+
+def _draw_points(axes: Any, arm: ArmResults, depths: Sequence[DepthMean], heights: Sequence[float], look: Look, top: float) -> None:
+    """Filled for trained depths, hollow for the others, a caret at the upper edge for what is off the scale."""
+    for is_trained, is_off in itertools.product((False, True), repeat=2):
+        chosen = [
+            (depth.depth, height)
+            for depth, height in zip(depths, heights, strict=True)
+            if (depth.is_trained, height >= top) == (is_trained, is_off)
+        ]
+        if chosen:
             axes.plot(
-                depth.depth,
-                height,
+                *zip(*chosen, strict=True),
                 color=look.color,
                 marker="^" if is_off else look.marker,
-                markerfacecolor=look.color if depth.is_trained else "none",
-                markersize=8 if not arm.is_curve else 5.5,
+                markerfacecolor=look.color if is_trained else "none",
+                markersize=5.5 if arm.is_curve else 8,
                 linestyle="none",
                 clip_on=not is_off,
-                zorder=4 if depth.is_trained else 3,
+                zorder=4 if is_trained else 3,
             )
 
 

@@ -33,6 +33,8 @@ def test_report_is_written_without_costs_and_histories(
     study_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["report"])
+    for name in ("depth_figures", "frontier_figures"):  # drawn by the tests of the report
+        monkeypatch.setattr(f"components.reporting.sections.{name}", lambda _: [])
     report.main()
     assert (study_folder / "artifacts/report/index.html").exists()
     monkeypatch.setattr("sys.argv", ["report", "--summary"])
