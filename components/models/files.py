@@ -23,6 +23,7 @@ from components.config.problems import CheckpointError
 from components.config.schema import Model
 from components.models.cascade import Cascade
 from components.models.repaired import Repaired
+from components.models.streams import build_cascade
 from components.results import Record
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
@@ -142,7 +143,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Cascad
     card = read_card(folder)
     with torch.device("meta"):
         model = (
-            Cascade(card.model, card.vocab_size)
+            build_cascade(card.model, card.vocab_size)
             if card.repair is None
             else Repaired(card.model, card.vocab_size, card.repair.part, card.repair.depths)
         )

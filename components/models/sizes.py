@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from components.config.schema import Model
+from components.models.stream_sizes import streamed_trunk_flops
 
 
 def block_parameters(d_model: int, ffn_ratio: int) -> int:
@@ -17,11 +18,15 @@ def block_parameters(d_model: int, ffn_ratio: int) -> int:
 
 
 def prefix_parameters(model: Model, vocab_size: int, depth: int) -> int:
-    """Parameters of F_depth as a stand-alone model: embedding slices up to its width, its blocks, its segment's norm and head."""
+    """Parameters of F_depth as a stand-alone model: embedding slices up to its width, its blocks, its segment's norm and head.
+
+    With streams, every stream has its own slices.
+    """
     shape = model.prefix(depth)
     blocks = sum(segment.n_blocks * block_parameters(segment.d_model, model.ffn_ratio) for segment in shape.segments)
     width = shape.segments[-1].d_model
-    return vocab_size * width + blocks + width + width * vocab_size
+    tables = 1 if model.streams is None else model.streams.n_streams
+    return tables * vocab_size * width + blocks + width + width * vocab_size
 
 
 def stored_parameters(model: Model, vocab_size: int) -> int:
@@ -38,15 +43,18 @@ def block_flops(d_model: int, ffn_ratio: int, seq_len: int) -> int:
 
 
 def trunk_flops(model: Model, depth: int, seq_len: int) -> int:
-    """Forward FLOPs per token of the first `depth` blocks."""
+    """Forward FLOPs per token of the first `depth` blocks, over all its streams."""
+    if model.streams is not None:
+        return streamed_trunk_flops(model, model.streams, depth, seq_len)
     return sum(
         segment.n_blocks * block_flops(segment.d_model, model.ffn_ratio, seq_len) for segment in model.prefix(depth).segments
     )
 
 
 def head_flops(model: Model, vocab_size: int, depth: int) -> int:
-    """Forward FLOPs per token of the head that reads out depth k."""
-    return 2 * model.prefix(depth).segments[-1].d_model * vocab_size
+    """Forward FLOPs per token of the head that reads out depth k: once, or for every stream when every stream predicts."""
+    readings = model.streams.n_streams if model.streams is not None and model.streams.supervision == "all" else 1
+    return readings * 2 * model.prefix(depth).segments[-1].d_model * vocab_size
 
 
 def prefix_flops(model: Model, vocab_size: int, depth: int, seq_len: int) -> int:

@@ -48,9 +48,9 @@ class Objective(ABC):
 
     def new_model(self) -> Cascade:
         """The model that is trained, weights not yet set."""
-        from components.models.cascade import Cascade
+        from components.models.streams import build_cascade
 
-        return Cascade(self.model, self.vocab_size)
+        return build_cascade(self.model, self.vocab_size)
 
     def start(self, model: Cascade, base_dir: Path | None) -> None:
         """Sets the weights of step 0.
