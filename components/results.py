@@ -124,7 +124,7 @@ class SeedCost(Record):
 
 
 class ArmCost(Record):
-    """`artifacts/cost/<arm>.json`; never cached by DVC, so that a clock reading cannot re-run a stage."""
+    """`artifacts/cost/<arm>.json`; only the report depends on it, so that a clock reading re-runs nothing else."""
 
     version: Literal[1]
     arm: str

@@ -302,6 +302,7 @@ def _worker_environment(threads: int) -> dict[str, Any]:
     }
     environment: dict[str, Any] = {"env_vars": variables}
     is_here = os.environ.get("RAY_ADDRESS", "127.0.0.1").startswith("127.0.0.1")
-    if is_here and " " in sys.executable:
-        environment["py_executable"] = shlex.quote(sys.executable)  # Ray puts the path into a shell command as it is
+    python = os.path.abspath(sys.executable)
+    if is_here and " " in python:
+        environment["py_executable"] = shlex.quote(python)  # Ray puts the path into a shell command as it is
     return environment
