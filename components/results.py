@@ -267,7 +267,7 @@ class Contamination(Record):
 
     Attributes:
         status: not_run when the parameter file names no benchmark.
-        ngram_words: n; words are lower-case runs of letters, digits and underscores.
+        ngram_words: length of the runs of words that are compared; words are lower-case runs of letters, digits and underscores.
         corpus_fingerprint: of the tokenized corpus; `n_documents`, `n_words` of its training documents.
     """
 

@@ -62,19 +62,25 @@ class Request(NamedTuple):
     continuation: str
 
 
+class _Document(NamedTuple):
+    """A document as the harness gives it, and what the task's templates make of it, by the task's method."""
+
+    row: Any
+    texts: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """One benchmark, ready to be scored.
 
     Attributes:
-        documents: as the harness gives them.
         requests: of each document, in the order of its choices.
         fingerprint: of the requests and right answers.
     """
 
     name: BenchmarkName
     task: Any
-    documents: tuple[Any, ...]
+    documents: tuple[_Document, ...]
     requests: tuple[tuple[Request, ...], ...]
     fingerprint: str
 
@@ -82,6 +88,11 @@ class Benchmark:
     def version(self) -> str:
         """Version of the task definition."""
         return str(self.task.VERSION)
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """Each document as text, once per choice: what is looked for in the training corpus."""
+        return [[request.context + request.continuation for request in requests] for requests in self.requests]
 
     @property
     def chance(self) -> float:
@@ -107,13 +118,14 @@ def load_benchmark(name: BenchmarkName, source: HubBenchmarks | LocalBenchmarks,
     with _quiet():
         task = _load_task(name, source)
         try:
-            documents = tuple(document for _, document in task.doc_iterator(limit=None if limit == "all" else limit))
+            documents = tuple(_render(task, row) for _, row in task.doc_iterator(limit=None if limit == "all" else limit))
             requests = tuple(_requests(task, document) for document in documents)
         except (KeyError, ValueError, TypeError) as error:
             raise _unusable(name, source, error) from None
     digest = hashlib.blake2b(digest_size=16)
     for document, asked in zip(documents, requests, strict=True):
-        digest.update(repr((asked, _gold(task, document))).encode())
+        right = document.texts["doc_to_text" if task.multiple_input else "doc_to_target"]
+        digest.update(repr((asked, right)).encode())
     return Benchmark(name, task, documents, requests, digest.hexdigest())
 
 
@@ -132,10 +144,10 @@ def score_metrics(
         for document, requests in zip(benchmark.documents, benchmark.requests, strict=True):
             here = slice(at, at + len(requests))
             at += len(requests)
-            with _rendered_once(benchmark.task, document):
+            with _shown(benchmark.task, document):
                 for depth in range(n_depths):
                     answers = list(zip(loglikelihoods[here, depth].tolist(), is_greedy[here, depth].tolist(), strict=True))
-                    for metric, value in benchmark.task.process_results(document, answers).items():
+                    for metric, value in benchmark.task.process_results(document.row, answers).items():
                         values[depth].setdefault(metric, []).append(value)
         sums = loglikelihoods.sum(axis=0).tolist()
         return [
@@ -207,30 +219,30 @@ def _read_local(path: Path) -> Any:
         raise DataError(f"{path}: cannot be read as parquet ({reason}); replace the file") from None
 
 
-def _requests(task: Any, document: Any) -> tuple[Request, ...]:
-    context = task.fewshot_context(document, num_fewshot=0, gen_prefix=task.doc_to_prefix(document))
-    instances = task.construct_requests(doc=document, ctx=context, metadata=(task.config.task, 0, 1))
+def _render(task: Any, row: Any) -> _Document:
+    texts = {"doc_to_text": task.doc_to_text(row), "doc_to_target": task.doc_to_target(row)}
+    if task.config.doc_to_choice is not None:
+        texts["doc_to_choice"] = task.doc_to_choice(row)
+    return _Document(row, texts)
+
+
+def _requests(task: Any, document: _Document) -> tuple[Request, ...]:
+    with _shown(task, document):
+        context = task.fewshot_context(document.row, num_fewshot=0, gen_prefix=task.doc_to_prefix(document.row))
+        instances = task.construct_requests(doc=document.row, ctx=context, metadata=(task.config.task, 0, 1))
     return tuple(Request(*one.args) for one in (instances if isinstance(instances, list) else [instances]))
 
 
-def _gold(task: Any, document: Any) -> Any:
-    """Index of the right choice, or the text that is asked for."""
-    return task.doc_to_text(document) if task.multiple_input else task.doc_to_target(document)
-
-
 @contextmanager
-def _rendered_once(task: Any, document: Any) -> Iterator[None]:
-    """Within, the task's templates give this document's texts without being rendered again: a millisecond each, at every depth."""
-    rendered = {"doc_to_target": task.doc_to_target(document), "doc_to_text": task.doc_to_text(document)}
-    if task.config.doc_to_choice is not None:
-        rendered["doc_to_choice"] = task.doc_to_choice(document)
-    for name, text in rendered.items():
-        setattr(task, name, lambda _, text=text: text)
+def _shown(task: Any, document: _Document) -> Iterator[None]:
+    """Within, the task gives this document's texts without rendering its templates: a millisecond each time, at every depth."""
+    for method, text in document.texts.items():
+        setattr(task, method, lambda *_, text=text: text)
     try:
         yield
     finally:
-        for name in rendered:
-            delattr(task, name)
+        for method in document.texts:
+            delattr(task, method)
 
 
 @contextmanager

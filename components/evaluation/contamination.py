@@ -1,0 +1,143 @@
+"""Which documents of a benchmark stand, in part, in the training corpus: a shared run of 13 words is taken as the sign.
+
+The corpus streams by once, whatever its size. Only words that occur in a benchmark have a number, only runs of such words are
+hashed, and only the benchmarks' own runs are kept: memory grows with the benchmarks, not with the corpus.
+
+Source:
+    The 13-word overlap of Language Models are Few-Shot Learners (arXiv 2005.14165), appendix C.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from components.config.problems import DataError
+from components.data.manifest import TokensManifest
+from components.data.tokenizer import Tokenizer
+
+NGRAM_WORDS = 13
+WORD = re.compile(r"\w+")
+FILTER_BITS = 24
+DOCUMENTS_PER_DECODE = 512
+
+Hashes = npt.NDArray[np.uint64]
+
+
+def words(text: str) -> list[str]:
+    """The text's words as they are compared: lower case, without punctuation."""
+    return WORD.findall(text.lower())
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What was found of one benchmark.
+
+    Attributes:
+        n_checked: documents with at least 13 words in one of their texts.
+        documents: indices of the documents that share 13 words in a row with the corpus, ascending.
+    """
+
+    n_checked: int
+    documents: tuple[int, ...]
+
+
+class NgramIndex:
+    """The 13-word runs of some benchmarks, and which of them a corpus has shown so far."""
+
+    def __init__(self, benchmarks: Mapping[str, Sequence[Iterable[str]]]) -> None:
+        """Indexes the texts of every document of every benchmark (a document may have several: its question with each answer)."""
+        self._numbers: dict[str, int] = {}
+        self._sizes = {name: len(documents) for name, documents in benchmarks.items()}
+        random = np.random.default_rng(0)
+        self._mixers = random.integers(1, 2**63, NGRAM_WORDS, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+        hashes, owners = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        for owner, texts in enumerate(texts for documents in benchmarks.values() for texts in documents):
+            found = np.unique(np.concatenate([np.empty(0, np.uint64), *(self._index(text) for text in texts)]))
+            hashes.append(found)
+            owners.append(np.full(len(found), owner))
+        self._hashes, positions = np.unique(np.concatenate(hashes), return_inverse=True)
+        self._owners = np.concatenate(owners)
+        self._positions = positions
+        self._was_seen = np.zeros(len(self._hashes), bool)
+        self._filter = np.zeros(1 << FILTER_BITS, bool)
+        self._filter[_short(self._hashes)] = True
+        self.n_documents, self.n_words = 0, 0
+
+    def see(self, text: str) -> None:
+        """Takes in one document of the corpus."""
+        numbers = np.fromiter(map(self._numbers.get, found := words(text), repeat(0)), np.uint64, len(found))
+        self.n_documents += 1
+        self.n_words += len(numbers)
+        hashes = self._runs(numbers)
+        candidates = np.unique(hashes[self._filter[_short(hashes)]])
+        at = np.searchsorted(self._hashes, candidates)
+        at[at == len(self._hashes)] = 0
+        self._was_seen[at[self._hashes[at] == candidates]] = True
+
+    def overlaps(self) -> dict[str, Overlap]:
+        """What was found, by benchmark."""
+        checked = np.unique(self._owners)
+        overlapping = np.unique(self._owners[self._was_seen[self._positions]])
+        result, start = {}, 0
+        for name, size in self._sizes.items():
+            ours = overlapping[(overlapping >= start) & (overlapping < start + size)] - start
+            n_checked = int(((checked >= start) & (checked < start + size)).sum())
+            result[name] = Overlap(n_checked, tuple(ours.tolist()))
+            start += size
+        return result
+
+    def _index(self, text: str) -> Hashes:
+        numbers = [self._numbers.setdefault(word, len(self._numbers) + 1) for word in words(text)]
+        return self._runs(np.array(numbers, np.uint64))
+
+    def _runs(self, numbers: npt.NDArray[np.uint64]) -> Hashes:
+        """A hash of every run of 13 words that all have a number."""
+        n_runs = len(numbers) - NGRAM_WORDS + 1
+        if n_runs <= 0:
+            return np.empty(0, np.uint64)
+        unknown = np.cumsum(np.concatenate([[0], numbers == 0]))
+        starts = np.flatnonzero(unknown[NGRAM_WORDS:] == unknown[:n_runs])
+        scattered = _scatter(numbers)
+        hashes = np.zeros(len(starts), np.uint64)
+        for i, mixer in enumerate(self._mixers):
+            hashes += scattered[starts + i] * mixer
+        return _scatter(hashes)
+
+
+def training_texts(folder: Path, tokens: TokensManifest, tokenizer: Tokenizer) -> Iterator[str]:
+    """The text of every training document, from the token shards: exactly what was trained on, and no second download.
+
+    Raises:
+        DataError: a shard is missing or damaged.
+    """
+    for name in tokens.train.files:
+        path = folder / name
+        try:
+            with pa.memory_map(str(path)) as file:
+                reader = pa.ipc.open_file(file)
+                for i in range(reader.num_record_batches):
+                    column = reader.get_batch(i).column("tokens")
+                    for start in range(0, len(column), DOCUMENTS_PER_DECODE):
+                        yield from tokenizer.raw.decode_batch(column.slice(start, DOCUMENTS_PER_DECODE).to_pylist())
+        except (pa.ArrowInvalid, OSError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise DataError(f"{path}: missing or damaged token shard ({reason}); run `dvc repro -f tokenize`") from None
+
+
+def _scatter(values: Hashes) -> Hashes:
+    """Spreads every bit of a number over all 64."""
+    values = (values ^ (values >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(29))) * np.uint64(0xD6E8FEB86659FD93)
+    return values ^ (values >> np.uint64(32))
+
+
+def _short(hashes: Hashes) -> Hashes:
+    return hashes >> np.uint64(64 - FILTER_BITS)

@@ -1,0 +1,143 @@
+"""Stage `benchmark`: scores every depth of an arm's models on the zero-shot benchmarks and out-of-domain corpora, if any are named."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.command import progress_bar, run_command
+
+if TYPE_CHECKING:
+    from components.config.schema import Arm, Study
+    from components.data.tokenizer import Tokenizer
+    from components.models.cascade import Cascade
+    from components.results import ArmBenchmarks, BenchmarkScores, CorpusScores, SeedBenchmarks
+
+
+def main() -> None:
+    """Reads the arm's models, the benchmarks and the corpora, writes `<arm>.json`, prints accuracy and bits per byte by depth."""
+    arguments = _arguments()
+    from components.config.loader import find_arm, load_study
+    from components.results import ArmBenchmarks, write_record
+
+    study = load_study(arguments.params)
+    arm = find_arm(study, arguments.arm)
+    if study.benchmarks.tasks or study.benchmarks.corpora:
+        result = _score_arm(study, arm, arguments)
+    else:
+        result = ArmBenchmarks(
+            version=1,
+            arm=arm.name,
+            status="not_run",
+            harness=None,
+            limit=study.benchmarks.limit,
+            window_tokens=None,
+            n_blocks=arm.model.n_blocks,
+            exits=arm.model.exits,
+            seeds=(),
+        )
+        print(f"{arm.name}: benchmarks.tasks and benchmarks.corpora are empty in {arguments.params}: nothing to score")
+    write_record(result, arguments.out / f"{arm.name}.json")
+    for seed in result.seeds:
+        _print_curves(arm.name, seed)
+
+
+def _score_arm(study: Study, arm: Arm, arguments: argparse.Namespace) -> ArmBenchmarks:
+    import torch
+
+    from components.config.problems import CheckpointError
+    from components.data.tokenizer import Tokenizer
+    from components.models.files import load_model
+    from components.results import ArmBenchmarks, SeedBenchmarks
+    from components.training.run import pick_device
+
+    torch.set_num_threads(study.runtime.threads_per_worker)
+    tokenizer = Tokenizer.open(arguments.tokenizer)
+    models: dict[int, Cascade] = {}
+    for seed in arm.training.seeds:
+        folder = arguments.models / arm.name / f"seed-{seed}"
+        models[seed], card = load_model(folder, pick_device(study.runtime.device))
+        if card.tokenizer_hash != tokenizer.hash:
+            raise CheckpointError(f"{folder}: trained with another tokenizer than {arguments.tokenizer}; run `dvc repro`")
+    window_tokens = card.seq_len  # it has not learnt positions further apart
+    harness, benchmarks = _score_benchmarks(study, arm.name, models, tokenizer, window_tokens)
+    corpora = _score_corpora(study, arm.name, models, tokenizer, window_tokens)
+    return ArmBenchmarks(
+        version=1,
+        arm=arm.name,
+        status="run",
+        harness=harness,
+        limit=study.benchmarks.limit,
+        window_tokens=window_tokens,
+        n_blocks=arm.model.n_blocks,
+        exits=arm.model.exits,
+        seeds=tuple(SeedBenchmarks(seed=seed, benchmarks=tuple(benchmarks[seed]), corpora=tuple(corpora[seed])) for seed in models),
+    )
+
+
+def _score_benchmarks(
+    study: Study, arm: str, models: Mapping[int, Cascade], tokenizer: Tokenizer, window_tokens: int
+) -> tuple[str | None, dict[int, list[BenchmarkScores]]]:
+    """The version of the harness, None when no benchmark is named, and the scores of each seed."""
+    scored: dict[int, list[BenchmarkScores]] = {seed: [] for seed in models}
+    if not study.benchmarks.tasks:
+        return None, scored
+    from components.evaluation.benchmarks import benchmark_scores, prepare_benchmark, score_requests
+    from components.evaluation.harness import harness_version, load_benchmark
+
+    for name in study.benchmarks.tasks:
+        prepared = prepare_benchmark(
+            load_benchmark(name, study.benchmarks.source, study.benchmarks.limit), tokenizer, window_tokens
+        )
+        for seed, model in models.items():
+            with progress_bar(len(prepared.windows), f"benchmark {arm} seed {seed} {name}", "request") as bar:
+                scores = score_requests(model, prepared, study.runtime.micro_batch_rows, bar.update)
+            scored[seed].append(benchmark_scores(prepared, scores))
+    return harness_version(), scored
+
+
+def _score_corpora(
+    study: Study, arm: str, models: Mapping[int, Cascade], tokenizer: Tokenizer, seq_len: int
+) -> dict[int, list[CorpusScores]]:
+    from components.evaluation.corpora import pack_corpus, score_corpus
+
+    scored: dict[int, list[CorpusScores]] = {seed: [] for seed in models}
+    for name, settings in study.benchmarks.corpora.items():
+        corpus = pack_corpus(name, settings, tokenizer, seq_len)
+        for seed, model in models.items():
+            with progress_bar(len(corpus.rows), f"corpus {arm} seed {seed} {name}", "row") as bar:
+                scored[seed].append(score_corpus(model, corpus, tokenizer.eos_id, study.runtime.micro_batch_rows, bar.update))
+    return scored
+
+
+def _print_curves(arm: str, seed: SeedBenchmarks) -> None:
+    for benchmark in seed.benchmarks:
+        values = {one.depth: next(metric.value for metric in one.metrics if metric.metric == "acc") for one in benchmark.depths}
+        _print_curve(f"{arm} seed {seed.seed}: {benchmark.benchmark} accuracy (chance {benchmark.chance:.3f})", values)
+    for corpus in seed.corpora:
+        values = {one.depth: one.bits_per_byte for one in corpus.depths}
+        _print_curve(f"{arm} seed {seed.seed}: {corpus.corpus} bits per byte", values)
+
+
+def _print_curve(title: str, values: Mapping[int, float | None]) -> None:
+    print(title, *(f"{depth}:{value:.3f}" if value is not None else f"{depth}:-" for depth, value in values.items()), sep="  ")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tasks.benchmark", description=__doc__)
+    parser.add_argument("--arm", required=True, help="an arm or repair of the parameter file, e.g. tlm-uniform")
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
+    parser.add_argument(
+        "--tokenizer", type=Path, default=Path("artifacts/tokenizer"), help="folder of the tokenizer (default: %(default)s)"
+    )
+    parser.add_argument("--models", type=Path, default=Path("artifacts/models"), help="folder of the models (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("artifacts/benchmarks"), help="folder of the results (default: %(default)s)"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    run_command(main)
