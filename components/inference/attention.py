@@ -24,7 +24,7 @@ class AttentionPlan:
         """Plans for the tokens at (rows[i], positions[i]); the new positions of one sequence are contiguous."""
         self._cache = cache
         self.slots_N = torch.from_numpy(rows * cache.capacity + positions).to(cache.device)
-        self.positions_N = torch.from_numpy(positions).to(cache.device)
+        self.rotary = cache.rotary(torch.from_numpy(positions).to(cache.device))
         present, ranks, counts = np.unique(rows, return_inverse=True, return_counts=True)
         first = np.full(len(present), cache.capacity)
         np.minimum.at(first, ranks, positions)
@@ -54,8 +54,9 @@ class AttentionPlan:
             All [1, H, N, K].
         """
         keys, values = self._cache.keys[depth - 1], self._cache.values[depth - 1]
-        keys.flatten(0, 1).index_copy_(0, self.slots_N, k_BHTK[0].transpose(0, 1))
-        values.flatten(0, 1).index_copy_(0, self.slots_N, v_BHTK[0].transpose(0, 1))
+        slots_keys, slots_values = self._cache.by_slot[depth - 1]
+        slots_keys.index_copy_(0, self.slots_N, k_BHTK[0].transpose(0, 1))
+        slots_values.index_copy_(0, self.slots_N, v_BHTK[0].transpose(0, 1))
         q_NHK = q_BHTK[0].transpose(0, 1)
         if self._places_N is not None:
             padded = q_NHK.new_zeros(self._n_rows * self._n_new, *q_NHK.shape[1:])

@@ -36,6 +36,8 @@ class KVCache:
     Attributes:
         capacity: positions that each sequence can hold.
         deepest: blocks that have a cache; no sequence can run deeper.
+        keys, values: of each block, [R, S, H, K].
+        by_slot: the same memory as [R * S, H, K]; position p of sequence r is slot r * capacity + p.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class KVCache:
         shapes = [(n_sequences, capacity, width // model.head_dim, model.head_dim) for width in widths]
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
+        self.by_slot = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in zip(self.keys, self.values, strict=True)]
         self.tokens = torch.zeros(n_sequences, capacity, dtype=torch.int64, device=device)
         resting_width = widths[-2] if deepest > 1 else 0  # a token that has come to the last block never rests
         self._resting = torch.zeros(n_sequences * capacity, resting_width, dtype=dtype, device=device)

@@ -118,8 +118,7 @@ class Engine:
 
     def _run(self, packed: _Packed, plan: AttentionPlan, depth: int) -> Tensor:
         x_1ND = self.model.enter(None if packed.x_ND is None else packed.x_ND[None], packed.tokens_N[None], depth)
-        rotary = self.cache.rotary(plan.positions_N)
-        x_1ND = self.model.blocks[depth - 1](x_1ND, rotary, None, partial(plan.attend, depth))
+        x_1ND = self.model.blocks[depth - 1](x_1ND, plan.rotary, None, partial(plan.attend, depth))
         self.work += len(packed.rows)
         out: Tensor = x_1ND[0]
         return out

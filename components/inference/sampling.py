@@ -80,7 +80,7 @@ def probabilities(logits_NV: Tensor, sampling: Sampling) -> Tensor:
         logits_NV = torch.full_like(logits_NV, -torch.inf).scatter_(1, kept_NK.indices, kept_NK.values)
     probabilities_NV = logits_NV.softmax(1)
     if sampling.top_p < 1.0:
-        sorted_NV, order_NV = probabilities_NV.sort(1, descending=True, stable=True)
+        sorted_NV, order_NV = probabilities_NV.sort(dim=1, descending=True, stable=True)
         before_NV = sorted_NV.cumsum(1) - sorted_NV
         sorted_NV = sorted_NV.masked_fill(before_NV >= sampling.top_p, 0.0)
         probabilities_NV = torch.zeros_like(probabilities_NV).scatter_(1, order_NV, sorted_NV)
