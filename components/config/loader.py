@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from components.config.expansions import ExpansionResolver
 from components.config.problems import ConfigError, Problem, config_error
 from components.config.schema import Arm, Model, ObjectiveSettings, RepairBlock, Study, StudyFile, Training
 
@@ -45,7 +46,12 @@ def load_study(path: Path = PARAMS_FILE) -> Study:
         repair = _resolve_repair(name, block, arms, raw, training, problems)
         if repair is not None:
             repairs[name] = repair
+    expansions: Mapping[str, Arm] = {}
+    controls: Mapping[str, Arm] = {}
     if file is not None:
+        resolver = ExpansionResolver(file, arms, frozenset({*file.arms, *file.repairs}), _validate)
+        expansions, controls = resolver.resolve()
+        problems += resolver.problems
         problems += _runtime_problems(file, {**arms, **repairs})
     if problems or file is None:
         raise config_error(path, problems)
@@ -55,6 +61,8 @@ def load_study(path: Path = PARAMS_FILE) -> Study:
         training=file.training,
         arms=arms,
         repairs=repairs,
+        expansions=expansions,
+        controls=controls,
         evaluation=file.evaluation,
         benchmarks=file.benchmarks,
         runtime=file.runtime,
@@ -62,7 +70,7 @@ def load_study(path: Path = PARAMS_FILE) -> Study:
 
 
 def find_arm(study: Study, name: str) -> Arm:
-    """The arm or repair of that name.
+    """The arm, repair, expansion or control of that name.
 
     Raises:
         ConfigError: there is none; the message names those there are.
@@ -108,6 +116,9 @@ def resolve_arm(name: str, block: object, model: Model | None, training: Trainin
     arm_model = _override(model, block.get("model", {}), f"{at}.model", problems)
     arm_training = _override(training, block.get("training", {}), f"{at}.training", problems)
     objective = _objective(block.get("objective"), f"{at}.objective", problems)
+    if arm_model is not None and arm_model.streams is not None:
+        problems.append(Problem(f"{at}.model.streams", None, "streams come by expansion", "write an entry of `expansions`"))
+        return None
     if arm_model is None or arm_training is None or objective is None:
         return None
     broken = [Problem(f"{at}.objective.{key}", value, rule, remedy) for key, value, rule, remedy in objective.problems(arm_model)]

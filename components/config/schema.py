@@ -19,6 +19,8 @@ from components.config.section import Count as Count
 from components.config.section import Section as Section
 from components.config.section import Share as Share
 from components.config.section import broken_rule as broken_rule
+from components.config.streams import ControlBlock as ControlBlock
+from components.config.streams import ExpansionBlock as ExpansionBlock
 from components.config.streams import Streams as Streams
 
 SCHEMA_VERSION = 1
@@ -257,10 +259,11 @@ class RepairBlock(Section):
 
 
 class Arm(BaseModel):
-    """One arm or repair, resolved: what is trained, how, and with which objective.
+    """One arm, repair, expansion or control, resolved: what is trained, how, and with which objective.
 
     Attributes:
         base: the arm whose trained models this one starts from; None when it starts from scratch.
+        first_step: step of the batch stream that training starts at: those that the bases consumed are not seen again.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -270,6 +273,7 @@ class Arm(BaseModel):
     model: Model
     training: Training
     objective: ObjectiveSettings
+    first_step: int = 0
 
 
 # --- evaluation, report, runtime ----------------------------------------------------------------------------------------
@@ -308,6 +312,8 @@ class StudyFile(Section):
     training: Training
     arms: Mapping[ArmName, ArmBlock] = Field(min_length=1, description="models trained from scratch")
     repairs: Mapping[ArmName, RepairBlock] = Field(description="repaired copies of trained arms; {} for none")
+    expansions: Mapping[ArmName, ExpansionBlock] = Field(description="trained further with more streams per token; {} for none")
+    controls: Mapping[ArmName, ControlBlock] = Field(description="bases trained further without streams; {} for none")
     evaluation: Evaluation
     benchmarks: Benchmarks
     runtime: Runtime
@@ -323,11 +329,13 @@ class Study(BaseModel):
     training: Training
     arms: Mapping[str, Arm]
     repairs: Mapping[str, Arm]
+    expansions: Mapping[str, Arm]
+    controls: Mapping[str, Arm]
     evaluation: Evaluation
     benchmarks: Benchmarks
     runtime: Runtime
 
     @property
     def models(self) -> dict[str, Arm]:
-        """Everything that is trained and then evaluated: arms, then repairs."""
-        return {**self.arms, **self.repairs}
+        """Everything that is trained and then evaluated: arms, repairs, expansions, controls."""
+        return {**self.arms, **self.repairs, **self.expansions, **self.controls}

@@ -5,11 +5,12 @@ Row p of the n L rows of a sequence is stream p % n of token p // n. Which earli
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from components.config.section import Count, Section, broken_rule
+from components.config.section import ArmName, Count, Section, broken_rule
 
 LayerKind = Literal["intra", "cross_full", "cross_local"]
 
@@ -81,3 +82,21 @@ class Streams(Section):
                 "sampled", counts, f"must rise to n_streams = {self.n_streams}", "for example [1, 2, 4] with n_streams: 4"
             )
         return self
+
+
+class ExpansionBlock(Section):
+    """A finished model trained further with more streams, as written in the file."""
+
+    base: ArmName = Field(description="arm, or earlier expansion, that it starts from; one model per seed")
+    streams: Mapping[str, Any] = Field(description="keys of the streams; with a base that has streams, those that differ")
+    replication: Literal["cyclic", "block"] = Field(description="new tables copy the old ones as 1 2 1 2, or as 1 1 2 2")
+    optimizer: Literal["keep", "fresh"] = Field(description="keep: the base's moments, zero for new tables; fresh: all zero")
+    training: Mapping[str, Any] = Field(default={}, description="keys of `training` that differ for this expansion")
+
+
+class ControlBlock(Section):
+    """A base trained further without streams, as written in the file: what data or compute alone would have given."""
+
+    base: ArmName = Field(description="arm that it starts from: one that the expansion comes from")
+    of: ArmName = Field(description="expansion that it is the control of; its recipe is taken over")
+    equal: Literal["tokens", "flops"] = Field(description="it gets as many of these as all expansions from the base to `of`")

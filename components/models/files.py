@@ -27,6 +27,7 @@ from components.models.streams import build_cascade
 from components.results import Record
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
+OPTIMIZER = "optimizer.safetensors"  # what a further training goes on from
 
 
 class Repair(Record):

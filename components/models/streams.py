@@ -124,7 +124,7 @@ class StreamedCascade(Cascade):
 
     @contextlib.contextmanager
     def running(self, n_streams: int, reads_all: bool = False) -> Iterator[None]:
-        """Within it, the model runs its last `n_streams` streams; `reads_all` reads out every stream, not only the last.
+        """As in the cascade.
 
         Raises:
             ValueError: more streams than the model has, or none.

@@ -60,6 +60,10 @@ class Objective(ABC):
         """
         model.init_weights(self.seed)
 
+    def moments(self, base_dir: Path | None) -> dict[str, Tensor]:
+        """The optimizer's state at step 0, as `<parameter>.<key>` tensors; none unless training goes on from a base's."""
+        return {}
+
     @abstractmethod
     def backward(self, model: Cascade, batch: TokenBatch, step: int) -> dict[str, Tensor]:
         """Adds the gradient of this micro-batch's share of the step's loss.
@@ -80,6 +84,10 @@ class Objective(ABC):
     @abstractmethod
     def depths_at(self, step: int) -> Sequence[int]:
         """The trace of a step that is saved with the run: the depths that were drawn, or all that get a loss."""
+
+    def streams_at(self, step: int) -> int:
+        """How many streams per token a step runs."""
+        return 1
 
 
 def build_objective(arm: Arm, vocab_size: int, seed: int) -> Objective:

@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from components.config.problems import CheckpointError
-from components.models.files import WEIGHTS, file_sha256, load_tensors, load_weights, save_tensors
+from components.models.files import OPTIMIZER, WEIGHTS, file_sha256, load_tensors, load_weights, save_tensors
 from components.training.optimizer import load_optimizer_tensors, optimizer_tensors
 from components.training.step import TrainState
 
-OPTIMIZER, STATE, COMPLETE = "optimizer.safetensors", "state.json", "complete"
+STATE, COMPLETE = "state.json", "complete"
 log = logging.getLogger(__name__)
 
 

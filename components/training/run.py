@@ -21,11 +21,12 @@ import torch
 import components
 from components.config.schema import Arm, Runtime
 from components.data.stream import BatchStream, PackedRows
-from components.models.files import WEIGHTS, ModelCard, Repair, file_sha256, save_model
+from components.models.files import OPTIMIZER, WEIGHTS, ModelCard, Repair, file_sha256, save_model, save_tensors
 from components.models.repaired import Repaired
 from components.objectives.base import Objective, build_objective
 from components.results import SeedCost
 from components.training.checkpoint import Resume, load_newest, save_checkpoint
+from components.training.optimizer import load_optimizer_tensors, optimizer_tensors
 from components.training.step import TrainState, train_step
 from components.training.workers import rank_and_workers, wait_for_all
 
@@ -75,6 +76,7 @@ def run_training(run: TrainingRun, on_progress: Callable[[Progress], None]) -> S
     model = objective.new_model()
     objective.start(model, run.base_dir)
     state = TrainState.fresh(model.to(device), training)
+    load_optimizer_tensors(state.model, state.optimizer, objective.moments(run.base_dir))
     folder = run.run_dir / identity(run, rows)
     resume = load_newest(state, folder) or Resume(0, 0.0, 0, "", [])
     resume = _train(run, state, stream, objective, folder, resume, on_progress)
@@ -95,10 +97,11 @@ def _train(
 ) -> Resume:
     training, runtime = run.arm.training, run.runtime
     rank, workers = rank_and_workers()
+    first = run.arm.first_step
     begun, begun_at = resume.step, time.perf_counter()
     saved_at, history = begun_at, list(resume.history)
     while state.step < training.steps:
-        batch = stream.batch(state.step, rank, workers)
+        batch = stream.batch(first + state.step, rank, workers)
         losses = train_step(state, batch, objective, training, runtime.micro_batch_rows, stream.rows.eos_id)
         last = state.step == training.steps
         if state.step % runtime.log_every_steps == 0 or last:
@@ -106,11 +109,12 @@ def _train(
             speed = (state.step - begun) * training.batch_rows * stream.rows.seq_len / (time.perf_counter() - begun_at)
             on_progress(Progress(state.step, training.steps, losses["loss"], speed, begun))
         if state.step % runtime.checkpoint_every_steps == 0 or last:
+            known = (first + resume.step, resume.stream_fingerprint) if resume.step else (0, "")
             resume = Resume(
                 step=state.step,
                 seconds=resume.seconds + time.perf_counter() - saved_at,
                 peak_memory_bytes=max(resume.peak_memory_bytes, peak_memory_bytes(next(state.model.parameters()).device)),
-                stream_fingerprint=stream.fingerprint(state.step, (resume.step, resume.stream_fingerprint)),
+                stream_fingerprint=stream.fingerprint(first + state.step, known),
                 history=list(history),
             )
             saved_at = time.perf_counter()
@@ -121,12 +125,12 @@ def _train(
 
 
 def history_line(state: TrainState, objective: Objective, losses: dict[str, float]) -> dict[str, object]:
-    """One line of the training history: the step just done, its losses (nats per token), learning rate and sampled depths."""
+    """One line of the training history: the step just done, its losses (nats per token), learning rate, sampled depths, streams."""
     done = state.step - 1
     named = {f"{name}_nats": value for name, value in losses.items() if name != "grad_norm"}
     lr = state.optimizer.param_groups[0]["lr"]
-    depths = list(objective.depths_at(done))
-    return {"step": state.step, **named, "grad_norm": losses["grad_norm"], "lr": lr, "depths": depths}
+    sampled = {"depths": list(objective.depths_at(done)), "n_streams": objective.streams_at(done)}
+    return {"step": state.step, **named, "grad_norm": losses["grad_norm"], "lr": lr, **sampled}
 
 
 def identity(run: TrainingRun, rows: PackedRows) -> str:
@@ -137,6 +141,7 @@ def identity(run: TrainingRun, rows: PackedRows) -> str:
         "objective": run.arm.objective.model_dump(mode="json"),
         "seed": run.seed,
         "stream_seed": run.stream_seed,
+        "first_step": run.arm.first_step,
         "data": rows.fingerprint,
         "base": None if run.base_dir is None else file_sha256(run.base_dir / WEIGHTS),
         "code": code_fingerprint(),
@@ -191,6 +196,7 @@ def _write_output(run: TrainingRun, state: TrainState, rows: PackedRows, objecti
         tokenizer_hash=rows.header.tokenizer_hash,
     )
     save_model(state.model, card, run.output_dir)
+    save_tensors(optimizer_tensors(state.model, state.optimizer), run.output_dir / OPTIMIZER)
     lines = "".join(json.dumps(line) + "\n" for line in resume.history)
     (run.output_dir / HISTORY).write_text(lines, encoding="utf-8")
 

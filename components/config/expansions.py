@@ -1,0 +1,158 @@
+"""Resolves the sections `expansions` and `controls` of the parameter file into arms.
+
+An expansion starts from an arm or an earlier expansion, goes on with its objective, and reads the batches that follow those its
+base has read. A control starts from the same arm, has no streams, and gets as many tokens, or FLOPs, as the expansions it stands
+beside.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from components.config.problems import Problem
+from components.config.schema import Arm, ControlBlock, ExpansionBlock, Model, StudyFile, Training
+from components.config.streams import Streams
+
+Validate = Callable[[Any, object, str, list[Problem]], Any]
+
+
+class ExpansionResolver:
+    """Resolves one file's expansions and controls, in their order in the file."""
+
+    def __init__(self, file: StudyFile, arms: Mapping[str, Arm], taken: frozenset[str], validate: Validate) -> None:
+        """A resolver over the file's resolved arms.
+
+        Args:
+            taken: names of arms and repairs.
+            validate: (schema, raw, key, problems) to the section, or None when it extends `problems`.
+        """
+        self._file, self._arms, self._taken, self._validate = file, arms, taken, validate
+        self.expansions: dict[str, Arm] = {}
+        self.problems: list[Problem] = []
+
+    def resolve(self) -> tuple[dict[str, Arm], dict[str, Arm]]:
+        """The expansions and the controls; what is wrong with the others is in `problems`."""
+        for name, expansion in self._file.expansions.items():
+            if self._is_new(f"expansions.{name}", name, self._taken) and (arm := self._expansion(name, expansion)):
+                self.expansions[name] = arm
+        taken = self._taken | set(self._file.expansions)
+        controls: dict[str, Arm] = {}
+        for name, control in self._file.controls.items():
+            if self._is_new(f"controls.{name}", name, taken) and (arm := self._control(name, control)):
+                controls[name] = arm
+        return self.expansions, controls
+
+    def _expansion(self, name: str, block: ExpansionBlock) -> Arm | None:
+        at, known = f"expansions.{name}", {**self._arms, **self.expansions}
+        base = self._find(f"{at}.base", block.base, known, "an arm or an earlier expansion")
+        if base is None:
+            return None
+        streams = self._validate(Streams, _with_inherited(base.model.streams, block.streams), f"{at}.streams", self.problems)
+        training = self._training(base, block.training, at)
+        if streams is None or training is None:
+            return None
+        n_base = 1 if base.model.streams is None else base.model.streams.n_streams
+        if streams.n_streams <= n_base:
+            rule = f"must be more than the {n_base} of {block.base}: an expansion adds streams"
+            self.problems.append(Problem(f"{at}.streams.n_streams", streams.n_streams, rule, "raise it or change base"))
+            return None
+        fields = {key: getattr(base.model, key) for key in Model.model_fields}
+        model = self._validate(Model, {**fields, "streams": streams}, at, self.problems)
+        if model is None:
+            return None
+        return self._arm(name, at, base, model, training, block.replication, block.optimizer)
+
+    def _control(self, name: str, block: ControlBlock) -> Arm | None:
+        at = f"controls.{name}"
+        base = self._find(f"{at}.base", block.base, self._arms, "an arm")
+        of = self._find(f"{at}.of", block.of, self.expansions, "an expansion")
+        if base is None or of is None:
+            return None
+        lineage = self._lineage(of)
+        if lineage[0].base != base.name:
+            rule = f"must be the arm that {of.name} comes from, {lineage[0].base}"
+            self.problems.append(Problem(f"{at}.base", base.name, rule, f"write {lineage[0].base}"))
+            return None
+        settings = self._file.expansions[of.name]
+        steps = sum(arm.training.steps for arm in lineage)
+        control = self._trained_for(steps, name, at, base, of, settings)
+        if control is None or block.equal == "tokens":
+            return control
+        flops = sum(self._flops_per_token(arm) * arm.training.steps for arm in lineage)
+        return self._trained_for(max(1, round(flops / self._flops_per_token(control))), name, at, base, of, settings)
+
+    def _trained_for(self, steps: int, name: str, at: str, base: Arm, of: Arm, settings: ExpansionBlock) -> Arm | None:
+        """The base, trained further for so many steps with the recipe of `of`."""
+        training = self._training(base, {**_fields(of.training), "steps": steps}, at)
+        if training is None:
+            return None
+        return self._arm(name, at, base, base.model, training, settings.replication, settings.optimizer)
+
+    def _arm(self, name: str, at: str, base: Arm, model: Model, training: Training, replication: str, optimizer: str) -> Arm | None:
+        settings_type = importlib.import_module("components.objectives.hidden_decoding").Settings
+        inner = base.objective.inner if isinstance(base.objective, settings_type) else base.objective
+        settings = settings_type(kind="hidden_decoding", base=base.name, inner=inner, replication=replication, optimizer=optimizer)
+        broken = [Problem(f"{at}.{key}", value, rule, remedy) for key, value, rule, remedy in settings.problems(model)]
+        self.problems += broken
+        if broken:
+            return None
+        first_step = base.first_step + base.training.steps
+        return Arm(name=name, base=base.name, model=model, training=training, objective=settings, first_step=first_step)
+
+    def _training(self, base: Arm, changes: Mapping[str, Any], at: str) -> Training | None:
+        training: Training | None = self._validate(
+            Training, {**_fields(self._file.training), **changes}, f"{at}.training", self.problems
+        )
+        if training is None:
+            return None
+        missing = sorted(set(training.seeds) - set(base.training.seeds))
+        if missing:
+            rule = f"must be among the seeds of {base.name}"
+            self.problems.append(Problem(f"{at}.training.seeds", missing, rule, f"choose from {list(base.training.seeds)}"))
+        if training.batch_rows != base.training.batch_rows:
+            rule = f"must be that of {base.name}, {base.training.batch_rows}: the batches follow those it has read"
+            self.problems.append(Problem(f"{at}.training.batch_rows", training.batch_rows, rule, "leave it out"))
+        return training if not missing and training.batch_rows == base.training.batch_rows else None
+
+    def _lineage(self, arm: Arm) -> list[Arm]:
+        """The expansions that lead to `arm`, the first of them first."""
+        lineage = [arm]
+        while lineage[0].base in self.expansions:
+            lineage.insert(0, self.expansions[str(lineage[0].base)])
+        return lineage
+
+    def _flops_per_token(self, arm: Arm) -> float:
+        objective = importlib.import_module("components.objectives.base").build_objective(
+            arm, self._file.data.tokenizer.vocab_size, arm.training.seeds[0]
+        )
+        return float(objective.expected_flops(self._file.data.seq_len))
+
+    def _find(self, key: str, name: str, known: Mapping[str, Arm], what: str) -> Arm | None:
+        if name in known:
+            return known[name]
+        if name not in {*self._file.arms, *self._file.expansions} or what == "an expansion":
+            close = difflib.get_close_matches(name, list(known), n=1)
+            remedy = f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
+            self.problems.append(Problem(key, name, f"must be {what}", remedy))
+        return None
+
+    def _is_new(self, key: str, name: str, taken: frozenset[str]) -> bool:
+        if name in taken:
+            self.problems.append(Problem(key, None, "is also the name of another model", "rename one of the two"))
+        return name not in taken
+
+
+def _with_inherited(base: Streams | None, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The streams' keys as written, and those of the base for what is not; how often n is drawn is never inherited."""
+    inherited = {} if base is None else {**_fields(base), "sampled": None}
+    merged = {**inherited, **changes}
+    if "local" not in changes and "cross_local" not in merged.get("layers", ()):
+        merged["local"] = None
+    return merged
+
+
+def _fields(section: Any) -> dict[str, Any]:
+    return {key: getattr(section, key) for key in type(section).model_fields}
