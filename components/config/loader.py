@@ -65,6 +65,7 @@ def load_study(path: Path = PARAMS_FILE) -> Study:
         controls=controls,
         evaluation=file.evaluation,
         benchmarks=file.benchmarks,
+        profile=file.profile,
         runtime=file.runtime,
     )
 

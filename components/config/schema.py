@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from components.config.benchmarks import Benchmarks as Benchmarks
+from components.config.profile import Profile as Profile
 from components.config.section import ArmName as ArmName
 from components.config.section import Count as Count
 from components.config.section import Section as Section
@@ -139,6 +140,13 @@ class Model(Section):
         if self.streams is None:
             return self
         return self.model_copy(update={"streams": self.streams.model_copy(update={"n_streams": n_streams, "sampled": None})})
+
+    def serving(self, n_streams: int) -> Model:
+        """The model as it predicts with `n_streams` of its streams: where all were trained to predict, the last one does."""
+        running = self.running(n_streams)
+        if running.streams is None or running.streams.supervision != "all":
+            return running
+        return running.model_copy(update={"streams": running.streams.model_copy(update={"supervision": "last"})})
 
     @model_validator(mode="after")
     def _check(self) -> Model:
@@ -316,7 +324,19 @@ class StudyFile(Section):
     controls: Mapping[ArmName, ControlBlock] = Field(description="bases trained further without streams; {} for none")
     evaluation: Evaluation
     benchmarks: Benchmarks
+    profile: Profile
     runtime: Runtime
+
+    @model_validator(mode="after")
+    def _check(self) -> StudyFile:
+        if self.profile.longest_tokens > self.data.seq_len:
+            raise broken_rule(
+                "profile",
+                self.profile.longest_tokens,
+                f"its longest text must fit in the context that is trained, data.seq_len = {self.data.seq_len} tokens",
+                "lower context_tokens, decode_steps, prompt_tokens or new_tokens",
+            )
+        return self
 
 
 class Study(BaseModel):
@@ -333,6 +353,7 @@ class Study(BaseModel):
     controls: Mapping[str, Arm]
     evaluation: Evaluation
     benchmarks: Benchmarks
+    profile: Profile
     runtime: Runtime
 
     @property

@@ -25,11 +25,6 @@ from components.models.blocks import Rotary, rotary_angles
 Indices = npt.NDArray[np.int64]
 
 
-def kv_bytes_per_position(model: Model, depth: int, itemsize: int) -> int:
-    """Bytes that one position takes in the caches of the first `depth` blocks: a key and a value of each block's width."""
-    return sum(2 * segment.n_blocks * segment.d_model * itemsize for segment in model.prefix(depth).segments)
-
-
 class KVCache:
     """The cache of one batch.
 

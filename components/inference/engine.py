@@ -63,7 +63,12 @@ class Engine:
     """
 
     def __init__(self, model: Cascade, n_sequences: int, capacity: int, deepest: int | None = None) -> None:
-        """Allocates the cache; `deepest` is the deepest that any sequence will run, N unless given."""
+        """Allocates the cache; `deepest` is the deepest that any sequence will run, N unless given.
+
+        Raises:
+            ValueError: the model has hidden-decoding streams, or a size is out of range.
+        """
+        check_streams(model)
         weight = model.exit_at(1).norm.weight
         self.model = model
         self.cache = KVCache(model.settings, n_sequences, capacity, deepest or model.n_blocks, weight.dtype, weight.device)
@@ -165,6 +170,16 @@ class Engine:
                 )
             if not feed.tokens and self.cache.passed(feed.row, feed.depth) == length:
                 raise ValueError(f"sequence {feed.row}: all its {length} tokens have come to depth {feed.depth} already")
+
+
+def check_streams(model: Cascade) -> None:
+    """Refuses a model that feeds several rows per token.
+
+    Raises:
+        ValueError: it has hidden-decoding streams.
+    """
+    if model.settings.streams is not None:
+        raise ValueError("models with hidden-decoding streams cannot be decoded token by token yet; choose an arm without streams")
 
 
 def check_depth(model: Cascade, depth: int) -> None:

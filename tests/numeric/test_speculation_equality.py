@@ -46,19 +46,19 @@ def test_greedy_text_is_token_for_token_the_plain_one(
         assert counts.accepted + counts.rounds == NEW_TOKENS
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 4, "top_p": 0.9}])
+@pytest.mark.parametrize("settings", [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 5, "top_p": 0.9}])
 def test_sampled_text_has_the_distribution_of_the_deep_model(settings: dict[str, Any]) -> None:
     """Chi-square of pairs of tokens over a vocabulary of six, against probabilities from full forward passes."""
-    model = Cascade(toy_model(segments=SEGMENTS, init_std=0.5), 6)
+    model = Cascade(toy_model(segments=SEGMENTS, init_std=0.2), 6)
     model.init_weights(1)
-    n_texts, prompt = 1200, (2,)
+    n_texts, prompt = 500, (2,)
     drawn: Counter[tuple[int, ...]] = Counter()
     counts = SpeculationCounts()
     for seed in range(n_texts):
-        request = Request(prompt, 4, 2, Sampling(seed=seed, **settings))
+        request = Request(prompt, 4, 3, Sampling(seed=seed, **settings))
         completion = Completion([], None)
-        list(speculate(model, request, Speculation(2, 3), completion, counts))
-        drawn[tuple(completion.tokens)] += 1
+        list(speculate(model, request, Speculation(2, 2), completion, counts))
+        drawn[tuple(completion.tokens[:2])] += 1
     assert counts.acceptance is not None
     assert 0.1 < counts.acceptance < 0.9  # both ways of choosing a token are taken often
     wanted = _pairs(model, prompt, Sampling(**settings))

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from components.config.schema import Segment
-from components.inference.cache import KVCache, kv_bytes_per_position
+from components.inference.cache import KVCache
 from components.inference.engine import Engine, Feed
 from components.models.cascade import Cascade
 from components.models.repaired import Repaired, RepairPart
+from components.models.stream_sizes import cache_bytes
 from tests.toys import VOCAB, toy_cascade, toy_model, toy_tokens
 
 DEPTHS = range(1, 6)
@@ -171,7 +172,13 @@ def test_a_depth_read_out_by_a_repair_block_is_refused() -> None:
         Engine(model, 1, 8).advance([Feed(0, [1], 3)])
 
 
-def test_bytes_of_the_cache_are_those_of_the_formula() -> None:
+def test_the_cache_takes_the_bytes_that_planning_counts() -> None:
     model = toy_model(segments=(Segment(n_blocks=2, d_model=16), Segment(n_blocks=1, d_model=24)))
-    assert kv_bytes_per_position(model, 3, 4) == 2 * 4 * (16 + 16 + 24)
-    assert KVCache(model, 3, 7, 3).n_bytes == 3 * 7 * kv_bytes_per_position(model, 3, 4)
+    assert KVCache(model, 3, 7, 3).n_bytes == 3 * cache_bytes(model, 3, 7, 4) == 3 * 7 * 2 * 4 * (16 + 16 + 24)
+
+
+def test_a_model_with_streams_is_refused() -> None:
+    model = _cascade()
+    model.settings = model.settings.model_copy(update={"streams": object()})
+    with pytest.raises(ValueError, match="streams"):
+        Engine(model, 1, 8)

@@ -1,0 +1,42 @@
+"""The section `profile` of `params.yaml`: what the latency of every model is measured on. Every depth is measured."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from components.config.section import Section, broken_rule
+
+Sizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
+
+
+class SpeculationGrid(Section):
+    """Self-speculative decoding, drafted by every depth below the whole model."""
+
+    draft_tokens: Sizes = Field(description="g, tokens drafted per round")
+    prompts: int = Field(ge=1, description="texts continued, each a validation row's beginning")
+    prompt_tokens: int = Field(ge=1, description="length of each prompt")
+    new_tokens: int = Field(ge=2, description="tokens generated for each prompt")
+
+
+class Profile(Section):
+    batch_sizes: Sizes = Field(description="sequences decoded at once")
+    context_tokens: Sizes = Field(description="tokens in the cache of each sequence when decoding starts")
+    decode_steps: int = Field(ge=1, description="decoding steps timed per turn, after the context")
+    repeats: int = Field(ge=3, description="turns that every depth takes; median and quartiles are over them")
+    speculation: SpeculationGrid
+
+    @property
+    def longest_tokens(self) -> int:
+        """Most tokens that any sequence will have."""
+        grid = self.speculation
+        return max(max(self.context_tokens) + self.decode_steps, grid.prompt_tokens + grid.new_tokens)
+
+    @model_validator(mode="after")
+    def _check(self) -> Profile:
+        for key in ("batch_sizes", "context_tokens"):
+            sizes: tuple[int, ...] = getattr(self, key)
+            if len(set(sizes)) != len(sizes):
+                raise broken_rule(key, sizes, "must not repeat", "remove the duplicate")
+        return self

@@ -1,0 +1,202 @@
+"""Writes one depth of a trained cascade as a model that `transformers` loads.
+
+A prefix that lies in one segment has one width and is an ordinary Llama. With a junction it comes with its own modelling file
+(`modeling_telescopic.py`), which `trust_remote_code=True` loads. Either way the folder stands alone: every tensor it needs, each
+with storage of its own, the tokenizer, and a card with the numbers measured for that depth.
+
+This file is here and not beside the model files because it decides no trained number: an edit of it must not retrain anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from components.config.problems import ConfigError
+from components.config.schema import Segment
+from components.data.tokenizer import TOKENIZER_FILE, Tokenizer
+from components.inference.engine import check_streams
+from components.models.blocks import Block, RMSNorm
+from components.models.cascade import Cascade, Exit
+from components.models.files import WEIGHTS, ModelCard, save_tensors
+from components.models.repaired import Repaired
+
+MODELING = "modeling_telescopic.py"
+
+
+@dataclass(frozen=True)
+class _Prefix:
+    """What depth k consists of, its repair included.
+
+    Attributes:
+        blocks: the first k, and a repair block if that reads it out.
+        segments: of these blocks.
+        affine: an affine map before the norm; None without.
+    """
+
+    embeddings: list[nn.Embedding]
+    blocks: list[Block]
+    segments: list[Segment]
+    norm: RMSNorm
+    head: nn.Linear
+    affine: nn.Linear | None
+
+
+def export_prefix(model: Cascade, card: ModelCard, depth: int, tokenizer: Tokenizer, readme: str, out: Path) -> str:
+    """Writes F_depth to the folder `out`, which appears whole or not at all.
+
+    Args:
+        readme: text of the folder's README.md.
+
+    Returns:
+        Name of the class that loads it.
+
+    Raises:
+        ConfigError: the folder cannot be written, or has something in it.
+        ValueError: `depth` outside 1..N, or the model has hidden-decoding streams.
+    """
+    check_streams(model)
+    prefix = _prefix(model, depth)
+    is_llama = len(prefix.segments) == 1 and prefix.affine is None
+    check_out(out)
+    aside = out.with_name(f".{out.name}.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    weights, config = _as_llama(model, prefix) if is_llama else _as_cascade(model, prefix)
+    save_tensors({name: tensor.detach().clone() for name, tensor in weights.items()}, aside / WEIGHTS)
+    ids = {"bos_token_id": card.eos_id, "eos_token_id": card.eos_id, "pad_token_id": card.eos_id}
+    dtype = str(prefix.head.weight.dtype).removeprefix("torch.")
+    shared = {"vocab_size": model.vocab_size, "max_position_embeddings": card.seq_len, "dtype": dtype, "tie_word_embeddings": False}
+    _write_json(aside / "config.json", {**config, **shared, **ids})
+    _write_json(aside / "generation_config.json", {**ids, "do_sample": False})
+    tokenizer.raw.save(str(aside / TOKENIZER_FILE))
+    _write_json(aside / "tokenizer_config.json", _tokenizer_config(tokenizer, card.seq_len))
+    if not is_llama:
+        shutil.copyfile(Path(__file__).with_name(MODELING), aside / MODELING)
+    (aside / "README.md").write_text(readme, encoding="utf-8")
+    if out.exists():
+        out.rmdir()
+    aside.replace(out)
+    return str(config["architectures"][0])
+
+
+def check_out(out: Path) -> None:
+    """Refuses a folder that cannot become an export.
+
+    Raises:
+        ConfigError: it is a file, has something in it, or its parent cannot be written.
+    """
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise ConfigError(f"--out {out}: exists and is not an empty folder; remove it or choose another")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot make {out.parent} ({error.strerror}); choose another folder") from None
+    if not os.access(out.parent, os.W_OK):
+        raise ConfigError(f"--out {out}: {out.parent} is not writable; choose another folder")
+
+
+def _prefix(model: Cascade, depth: int) -> _Prefix:
+    own, out = None, model.exit_at(depth)
+    if isinstance(model, Repaired) and str(depth) in model.repairs:
+        own = model.repairs[str(depth)]
+    blocks = [block for block in list(model.blocks)[:depth] if isinstance(block, Block)]
+    segments = list(model.settings.prefix(depth).segments)
+    if isinstance(own, Block):
+        blocks.append(own)
+        segments[-1] = segments[-1].model_copy(update={"n_blocks": segments[-1].n_blocks + 1})
+    return _Prefix(
+        embeddings=[table for table in list(model.embeddings)[: len(segments)] if isinstance(table, nn.Embedding)],
+        blocks=blocks,
+        segments=segments,
+        norm=own if isinstance(own, RMSNorm) else own.norm if isinstance(own, Exit) else out.norm,
+        head=own.head if isinstance(own, Exit) else out.head,
+        affine=own if isinstance(own, nn.Linear) else None,
+    )
+
+
+def _as_llama(model: Cascade, prefix: _Prefix) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    settings, width = model.settings, prefix.segments[0].d_model
+    weights = {
+        "model.embed_tokens.weight": prefix.embeddings[0].weight,
+        "model.norm.weight": prefix.norm.weight,
+        "lm_head.weight": prefix.head.weight,
+    }
+    for i, block in enumerate(prefix.blocks):
+        q, k, v = block.attention.qkv.weight.chunk(3)
+        gate, up = block.ffn.gate_up.weight.chunk(2)
+        parts = {
+            "self_attn.q_proj": q,
+            "self_attn.k_proj": k,
+            "self_attn.v_proj": v,
+            "self_attn.o_proj": block.attention.out.weight,
+            "mlp.gate_proj": gate,
+            "mlp.up_proj": up,
+            "mlp.down_proj": block.ffn.down.weight,
+            "input_layernorm": block.attention_norm.weight,
+            "post_attention_layernorm": block.ffn_norm.weight,
+        }
+        weights |= {f"model.layers.{i}.{name}.weight": weight for name, weight in parts.items()}
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "hidden_size": width,
+        "intermediate_size": settings.ffn_ratio * width,
+        "num_hidden_layers": len(prefix.blocks),
+        "num_attention_heads": width // settings.head_dim,
+        "num_key_value_heads": width // settings.head_dim,
+        "head_dim": settings.head_dim,
+        "rms_norm_eps": settings.norm_eps,
+        "rope_parameters": {"rope_type": "default", "rope_theta": settings.rope_theta},
+    }
+    return weights, config
+
+
+def _as_cascade(model: Cascade, prefix: _Prefix) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    settings = model.settings
+    weights = {f"embeddings.{i}.weight": table.weight for i, table in enumerate(prefix.embeddings)}
+    for i, block in enumerate(prefix.blocks):
+        weights |= {f"blocks.{i}.{name}": weight for name, weight in block.named_parameters()}
+    weights |= {"norm.weight": prefix.norm.weight, "head.weight": prefix.head.weight}
+    if prefix.affine is not None:
+        weights |= {"affine.weight": prefix.affine.weight, "affine.bias": prefix.affine.bias}
+    config = {
+        "architectures": ["TelescopicForCausalLM"],
+        "model_type": "telescopic-cascade",
+        "auto_map": {
+            "AutoConfig": f"{Path(MODELING).stem}.TelescopicConfig",
+            "AutoModelForCausalLM": f"{Path(MODELING).stem}.TelescopicForCausalLM",
+        },
+        "segments": [[segment.n_blocks, segment.d_model] for segment in prefix.segments],
+        "head_dim": settings.head_dim,
+        "ffn_ratio": settings.ffn_ratio,
+        "junction_norm": settings.junction_norm,
+        "affine_read_out": prefix.affine is not None,
+        "rope_theta": settings.rope_theta,
+        "norm_eps": settings.norm_eps,
+    }
+    return weights, config
+
+
+def _tokenizer_config(tokenizer: Tokenizer, seq_len: int) -> dict[str, Any]:
+    eos = tokenizer.eos_token
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": eos,
+        "eos_token": eos,
+        "pad_token": eos,
+        "model_max_length": seq_len,
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
