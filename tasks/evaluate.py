@@ -19,7 +19,7 @@ def main() -> None:
 
     from components.data.documents import read_documents
     from components.data.stream import PackedRows
-    from components.evaluation.sweep import score_depths, sweep_depths, write_document_scores
+    from components.evaluation.sweep import score_cells, sweep_cells, write_document_scores
     from components.models.files import load_model
     from components.results import ArmEvaluation, ValidationSet, write_record
     from components.training.run import pick_device
@@ -30,10 +30,10 @@ def main() -> None:
     sweeps, evaluations = [], []
     for seed in arm.training.seeds:
         model, card = load_model(arguments.models / arm.name / f"seed-{seed}", pick_device(study.runtime.device))
-        with progress_bar(len(rows), f"evaluate {arm.name} seed {seed}", "row") as bar:
-            sweep = sweep_depths(model, rows, documents, study.runtime.micro_batch_rows, bar.update)
-        sweeps.append((seed, sweep))
-        evaluations.append(score_depths(model, sweep, documents, seed, rows.seq_len))
+        with progress_bar(len(rows) * len(model.stream_counts), f"evaluate {arm.name} seed {seed}", "row") as bar:
+            cells = sweep_cells(model, rows, documents, study.runtime.micro_batch_rows, bar.update)
+        sweeps += [(seed, sweep) for sweep in cells]
+        evaluations.append(score_cells(model, cells, documents, seed, rows.seq_len))
     write_document_scores(arguments.out / f"{arm.name}.documents.parquet", sweeps, documents)
     result = ArmEvaluation(
         version=1,
@@ -53,10 +53,11 @@ def main() -> None:
     )
     write_record(result, arguments.out / f"{arm.name}.json")
     for evaluation in evaluations:
-        curve = "  ".join(
-            f"{score.depth}:{score.ppl:.4g}" if score.ppl is not None else f"{score.depth}:-" for score in evaluation.depths
-        )
-        print(f"{arm.name} seed {evaluation.seed}: perplexity by depth  {curve}")
+        for n in model.stream_counts:
+            scores = [score for score in evaluation.depths if score.n_streams == n]
+            curve = "  ".join(f"{score.depth}:{score.ppl:.4g}" if score.ppl is not None else f"{score.depth}:-" for score in scores)
+            streams = "" if n == 1 else f", {n} streams"
+            print(f"{arm.name} seed {evaluation.seed}{streams}: perplexity by depth  {curve}")
 
 
 def _arguments() -> argparse.Namespace:

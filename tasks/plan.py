@@ -26,7 +26,8 @@ def main() -> None:
     path = Path("scales") / f"{arguments.scale}.yaml" if arguments.scale else arguments.params
     study = load_study(path)
     if arguments.check:
-        print(f"{path}: valid; {len(study.arms)} arms, {len(study.repairs)} repairs")
+        counts = ", ".join(f"{len(getattr(study, name))} {name}" for name in ("arms", "repairs", "expansions", "controls"))
+        print(f"{path}: valid; {counts}")
         return
     from components.profiling.plan import plan_study
 

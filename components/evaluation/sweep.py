@@ -33,12 +33,25 @@ class DepthSweep:
     """What one pass over the validation rows gave.
 
     Attributes:
+        n_streams: streams per token that ran.
         nll_nats: float64 [documents, N], NLL of all tokens of a document at depth 1..N.
         blocks_run: blocks that had been executed when depth 1..N was read out, counted by hooks while running.
     """
 
+    n_streams: int
     nll_nats: npt.NDArray[np.float64]
     blocks_run: tuple[int, ...]
+
+
+def sweep_cells(
+    model: Cascade,
+    rows: PackedRows,
+    documents: ValidationDocuments,
+    batch_rows: int,
+    on_rows: Callable[[int], object] = lambda _: None,
+) -> tuple[DepthSweep, ...]:
+    """One sweep for every number of streams that the model is trained with, ascending."""
+    return tuple(sweep_depths(model, rows, documents, batch_rows, on_rows, n) for n in model.stream_counts)
 
 
 def sweep_depths(
@@ -47,17 +60,20 @@ def sweep_depths(
     documents: ValidationDocuments,
     batch_rows: int,
     on_rows: Callable[[int], object] = lambda _: None,
+    n_streams: int | None = None,
 ) -> DepthSweep:
     """Scores all rows at every depth, each token once.
 
     Args:
         on_rows: told how many rows each finished batch had.
+        n_streams: streams that run; all of the model's when None.
     """
+    running = model.stream_counts[-1] if n_streams is None else n_streams
     device = next(model.parameters()).device
     depths = range(1, model.n_blocks + 1)
     sums = torch.zeros(model.n_blocks, len(documents.n_tokens), dtype=torch.float64, device=device)
     blocks_run: dict[int, int] = {}
-    with torch.inference_mode(), counted_blocks(model) as counted:
+    with torch.inference_mode(), model.running(running), counted_blocks(model) as counted:
         for tokens_BT, labels_BT, owner_BT in _validation_batches(rows, batch_rows, device):
             within = None
             if model.settings.document_attention == "block_diagonal":
@@ -68,12 +84,21 @@ def sweep_depths(
                 nll_N = token_nll(*model.read_residual(x_BTD, depth), labels_BT.flatten())
                 sums[depth - 1].index_add_(0, owner_BT.flatten(), nll_N.double())
             on_rows(len(tokens_BT))
-    return DepthSweep(sums.T.cpu().numpy(), tuple(blocks_run[depth] for depth in depths))
+    return DepthSweep(running, sums.T.cpu().numpy(), tuple(blocks_run[depth] for depth in depths))
+
+
+def score_cells(
+    model: Cascade, sweeps: Sequence[DepthSweep], documents: ValidationDocuments, seed: int, seq_len: int
+) -> SeedEvaluation:
+    """All (depth, streams) cells; the areas are those of the most streams."""
+    per_n = [score_depths(model, sweep, documents, seed, seq_len) for sweep in sweeps]
+    return per_n[-1].model_copy(update={"depths": tuple(score for evaluation in per_n for score in evaluation.depths)})
 
 
 def score_depths(model: Cascade, sweep: DepthSweep, documents: ValidationDocuments, seed: int, seq_len: int) -> SeedEvaluation:
     """The sweep as means over the whole validation set, with size and FLOPs of every prefix."""
     n_tokens, n_bytes = int(documents.n_tokens.sum()), int(documents.n_bytes.sum())
+    shape = model.settings.serving(sweep.n_streams)
     scores = []
     for depth, total in enumerate(sweep.nll_nats.sum(axis=0).tolist(), 1):
         state, nll = finite(total / n_tokens)
@@ -81,13 +106,13 @@ def score_depths(model: Cascade, sweep: DepthSweep, documents: ValidationDocumen
         scores.append(
             DepthScore(
                 depth=depth,
-                n_streams=1,
+                n_streams=sweep.n_streams,
                 state=state,
                 nll_nats=nll,
                 ppl=perplexity(nll),
                 bits_per_byte=None if nll is None else total / (math.log(2.0) * n_bytes),
-                parameters=prefix_parameters(model.settings, model.vocab_size, depth) + added_parameters,
-                flops_per_token=prefix_flops(model.settings, model.vocab_size, depth, seq_len) + added_flops,
+                parameters=prefix_parameters(shape, model.vocab_size, depth) + added_parameters,
+                flops_per_token=prefix_flops(shape, model.vocab_size, depth, seq_len) + added_flops,
                 blocks_run=sweep.blocks_run[depth - 1],
             )
         )
@@ -98,12 +123,13 @@ def score_depths(model: Cascade, sweep: DepthSweep, documents: ValidationDocumen
 
 
 def write_document_scores(path: Path, sweeps: Sequence[tuple[int, DepthSweep]], documents: ValidationDocuments) -> None:
-    """One line per (seed, document): the input of the paired bootstrap."""
+    """One line per (seed, streams, document): the input of the paired bootstrap."""
     n_documents = len(documents.n_tokens)
     nll = np.concatenate([sweep.nll_nats for _, sweep in sweeps])
     table = pa.table(
         {
             "seed": np.repeat([seed for seed, _ in sweeps], n_documents),
+            "n_streams": np.repeat([sweep.n_streams for _, sweep in sweeps], n_documents),
             "document": np.tile(np.arange(n_documents), len(sweeps)),
             "n_tokens": np.tile(documents.n_tokens, len(sweeps)),
             "n_bytes": np.tile(documents.n_bytes, len(sweeps)),

@@ -55,6 +55,7 @@ def _plan(arm: Arm, study: Study, per_token: float, unit: float) -> ArmPlan:
     training, vocab = arm.training, study.data.tokenizer.vocab_size
     tokens = training.steps * training.batch_rows * study.data.seq_len
     parameters = stored_parameters(arm.model, vocab)
+    n_streams = 1 if arm.model.streams is None else arm.model.streams.n_streams
     return ArmPlan(
         name=arm.name,
         parameters=parameters,
@@ -63,7 +64,7 @@ def _plan(arm: Arm, study: Study, per_token: float, unit: float) -> ArmPlan:
         relative_cost=per_token / unit,
         state_bytes=parameters * BYTES_PER_PARAMETER,
         activation_bytes=activation_bytes(
-            arm.model, vocab, study.runtime.micro_batch_rows * study.data.seq_len, training.precision
+            arm.model, vocab, study.runtime.micro_batch_rows * study.data.seq_len * n_streams, training.precision
         ),
         n_seeds=len(training.seeds),
     )

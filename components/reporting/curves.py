@@ -61,7 +61,7 @@ def depth_curves_csv(analysis: Analysis, arms: Sequence[ArmResults]) -> str:
         for arm in arms
         for seed in arm.evaluation.seeds
         for score in seed.depths
-        if score.n_streams == 1 and (arm.is_curve or score.depth in arm.evaluation.trained_depths)
+        if score.n_streams == arm.n_streams and (arm.is_curve or score.depth in arm.evaluation.trained_depths)
     ]
     return to_csv(_CURVE_COLUMNS, rows)
 

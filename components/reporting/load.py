@@ -72,19 +72,24 @@ class ArmResults:
         return self.arm.name
 
     @property
+    def n_streams(self) -> int:
+        """The most streams per token that it was scored with: what its depths are shown at."""
+        return max(score.n_streams for seed in self.evaluation.seeds for score in seed.depths)
+
+    @property
     def is_curve(self) -> bool:
         """Whether its depths are read as one model at many sizes; a twin is a point, and the depths below it mean nothing."""
         return self.evaluation.n_blocks > 1 and not TWIN.is_played_by(self.arm.objective.model_dump(mode="json"))
 
     @property
     def nll_by_seed(self) -> list[list[float | None]]:
-        """NLL of each seed at depths 1..N, at one stream."""
-        return [[score.nll_nats for score in _single_stream(seed.depths)] for seed in self.evaluation.seeds]
+        """NLL of each seed at depths 1..N, at the arm's most streams."""
+        return [[score.nll_nats for score in _most_streams(seed.depths)] for seed in self.evaluation.seeds]
 
     @property
     def depths(self) -> tuple[DepthMean, ...]:
-        """Depths 1..N at one stream, averaged over seeds; perplexity is exp of the mean NLL."""
-        by_seed = [_single_stream(seed.depths) for seed in self.evaluation.seeds]
+        """Depths 1..N at the arm's most streams, averaged over seeds; perplexity is exp of the mean NLL."""
+        by_seed = [_most_streams(seed.depths) for seed in self.evaluation.seeds]
         return tuple(self._mean(scores) for scores in zip(*by_seed, strict=True))
 
     @property
@@ -175,7 +180,7 @@ def _check_belongs(evaluation: ArmEvaluation, arm: Arm, path: Path) -> None:
         if got != expected:
             raise ResultsError(f"{path}: {what} {got}, but params.yaml says {expected}; run `dvc repro` to bring it up to date")
     for seed in evaluation.seeds:
-        depths = [score.depth for score in _single_stream(seed.depths)]
+        depths = [score.depth for score in _most_streams(seed.depths)]
         if depths != list(range(1, evaluation.n_blocks + 1)):
             raise ResultsError(f"{path}: seed {seed.seed} has depths {depths}, expected 1..{evaluation.n_blocks}; re-run its stage")
 
@@ -207,10 +212,12 @@ def _read_documents(path: Path, evaluation: ArmEvaluation) -> DocumentScores | N
     if not path.exists():
         return None
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path, columns=["seed", "document", "n_tokens", "nll_nats"])
+        table = pq.read_table(path, columns=["seed", "n_streams", "document", "n_tokens", "nll_nats"])
+        table = table.filter(pc.equal(table["n_streams"], pc.max(table["n_streams"])))
         seed, document, n_tokens = (table[name].to_numpy().astype(np.int64) for name in ("seed", "document", "n_tokens"))
         flat = table["nll_nats"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.float64)
         nll = flat.reshape(len(seed), evaluation.n_blocks)
@@ -225,7 +232,7 @@ def _check_agrees(scores: DocumentScores, evaluation: ArmEvaluation, path: Path)
     """The documents have to add up to the numbers of the evaluation beside them."""
     if len(scores.document) != evaluation.validation.n_documents or scores.n_tokens.sum() != evaluation.validation.n_tokens:
         raise ResultsError(f"{path}: not the documents of the validation set of {evaluation.arm}.json; re-run its evaluation")
-    by_seed = [[score.nll_nats for score in _single_stream(seed.depths)] for seed in evaluation.seeds]
+    by_seed = [[score.nll_nats for score in _most_streams(seed.depths)] for seed in evaluation.seeds]
     with np.errstate(invalid="ignore"):
         sums = scores.nll_nats.sum(axis=1).mean(axis=0) / scores.n_tokens.sum()
     for depth, (values, own) in enumerate(zip(zip(*by_seed, strict=True), sums, strict=True), start=1):
@@ -247,8 +254,10 @@ def _read_history(path: Path) -> list[LossPoint]:
     return points
 
 
-def _single_stream(scores: Sequence[DepthScore]) -> list[DepthScore]:
-    return sorted((score for score in scores if score.n_streams == 1), key=lambda score: score.depth)
+def _most_streams(scores: Sequence[DepthScore]) -> list[DepthScore]:
+    """The depths at the most streams that were scored: all there are, but for a model that is trained for several n."""
+    most = max((score.n_streams for score in scores), default=1)
+    return sorted((score for score in scores if score.n_streams == most), key=lambda score: score.depth)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -180,9 +180,8 @@ def _stream_table(analysis: Analysis) -> tuple[Table, ...]:
     rows = []
     for arm in analysis.arms:
         for seed in _costs(arm):
-            rows.append(
-                (arm.name, str(seed.seed), f"{seed.tokens:,}", seed.stream_fingerprint, _same(seed, reference.get(seed.seed)))
-            )
+            same = f"goes on after {arm.arm.base}" if arm.arm.first_step else _same(seed, reference.get(seed.seed))
+            rows.append((arm.name, str(seed.seed), f"{seed.tokens:,}", seed.stream_fingerprint, same))
     if not rows:
         return ()
     columns = ("arm", "seed", "tokens", "stream fingerprint", f"as {analysis.reference.name}")

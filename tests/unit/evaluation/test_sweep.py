@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from components.data.documents import ValidationDocuments
 from components.data.stream import PackedRows, inputs_and_labels
-from components.evaluation.sweep import score_depths, sweep_depths, write_document_scores
+from components.evaluation.sweep import score_cells, score_depths, sweep_cells, sweep_depths, write_document_scores
 from components.models.cascade import Cascade
 from tests.toys import toy_cascade, toy_rows
 
@@ -119,3 +119,28 @@ def test_document_scores_are_one_line_per_seed_and_document(
     assert table.column("seed").to_pylist() == [1] * 9 + [2] * 9
     assert table.column("document").to_pylist() == [*range(9)] * 2
     np.testing.assert_array_equal(np.array(table.column("nll_nats").to_pylist()[9:]), sweep.nll_nats)
+
+
+def test_every_number_of_streams_is_a_sweep_of_its_own(tmp_path: Path, rows: PackedRows, documents: ValidationDocuments) -> None:
+    from components.models.sizes import prefix_flops, prefix_parameters
+    from tests.unit.models.test_streams import toy_streamed
+
+    model = toy_streamed(dtype=torch.float32, n_streams=4, sampled=(1, 2, 4), supervision="all")
+    sweeps = sweep_cells(model, rows, documents, batch_rows=4)
+    assert [sweep.n_streams for sweep in sweeps] == [1, 2, 4]
+    for sweep in sweeps:
+        with model.running(sweep.n_streams):
+            np.testing.assert_allclose(sweep.nll_nats[:, 2], _slow(model, rows, documents, 3), rtol=1e-5)
+    scores = score_cells(model, sweeps, documents, seed=7, seq_len=rows.seq_len)
+    assert [(score.n_streams, score.depth) for score in scores.depths] == [(n, k) for n in (1, 2, 4) for k in range(1, 6)]
+    most = score_depths(model, sweeps[-1], documents, seed=7, seq_len=rows.seq_len)
+    assert scores.aulb_nats == most.aulb_nats
+    cell = scores.depths[7]  # two streams, depth 3; only the last one is read out, whatever was trained
+    served = model.settings.serving(2)
+    assert served.streams is not None
+    assert served.streams.supervision == "last"
+    assert cell.parameters == prefix_parameters(served, model.vocab_size, 3)
+    assert cell.flops_per_token == prefix_flops(served, model.vocab_size, 3, rows.seq_len)
+    write_document_scores(tmp_path / "arm.documents.parquet", [(7, sweep) for sweep in sweeps], documents)
+    table = pq.read_table(tmp_path / "arm.documents.parquet")
+    assert table.column("n_streams").to_pylist() == [1] * 9 + [2] * 9 + [4] * 9

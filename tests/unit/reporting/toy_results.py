@@ -173,6 +173,7 @@ def _write_documents(path: Path, seeds: Sequence[int], n_tokens: Any, n_bytes: A
             "document": np.tile(np.arange(n_documents), len(seeds)),
             "n_tokens": np.tile(n_tokens, len(seeds)),
             "n_bytes": np.tile(n_bytes, len(seeds)),
+            "n_streams": np.ones(len(seeds) * len(n_bytes), dtype=np.int64),
             "nll_nats": nll,
         }
     )
