@@ -27,12 +27,13 @@ def artifacts(root: Path) -> set[tuple[str, str]]:
 def test_flow_runs_everything_and_leaves_what_dvc_would(make_workspace: Callable[[str], Workspace]) -> None:
     workspace = make_workspace("flow")
     output = workspace.run("flows.full_study")
-    assert len(finished_stages(output)) == 10  # nine stages and the upload
+    stages = workspace.run("dvc", "stage", "list", "--name-only").split()
+    assert finished_stages(output) == {*stages, "fill-mlflow"}
     assert "data and pipelines are up to date" in workspace.run("dvc", "status").lower()
     assert {("arms", "table"), ("report", "markdown")} <= artifacts(workspace.root)
     assert not leftovers("ray")
     again = workspace.run("flows.full_study")
-    assert "0 of 9 stages to run: nothing changed" in again
+    assert f"0 of {len(stages)} stages to run: nothing changed" in again
 
 
 def test_failed_stage_is_retried_and_stops_only_what_needs_it(make_workspace: Callable[[str], Workspace]) -> None:
@@ -40,11 +41,10 @@ def test_failed_stage_is_retried_and_stops_only_what_needs_it(make_workspace: Ca
     script = workspace.root / "tasks" / "evaluate.py"
     broken = 'if "twin-full" in sys.argv:\n    raise RuntimeError("broken on purpose")\n'
     script.write_text(script.read_text().replace("import argparse\n", f"import argparse\nimport sys\n{broken}", 1))
-    output = workspace.run("flows.full_study", "--arms", "twin-full,tlm-uniform", expected=1)
+    output = workspace.run("flows.full_study", "--arms", "twin-full,tlm-uniform", "--stages", "evaluate", expected=1)
     assert output.count("> PATH") == 6 + 1  # two data stages, two arms twice, and one retry
     assert {"train@twin-full", "evaluate@tlm-uniform"} <= finished_stages(output)
-    assert "1 of 6 stages failed" in output
-    assert "failed: " in output.splitlines()[-2] or "failed: " in output
+    assert "failed: 1 of 6 stages failed" in output
 
 
 def test_mistake_of_the_user_is_not_retried(make_workspace: Callable[[str], Workspace]) -> None:
