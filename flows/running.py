@@ -21,7 +21,7 @@ from tasks.stage import StageFailedError, StudyGraph, kind_of, run_dvc_stage, st
 
 ROOT = Path(__file__).resolve().parents[1]
 PARAMS = ROOT / "params.yaml"
-TRAINING_STAGES = ("train", "repair")
+TRAINING_STAGES = ("train", "repair", "expand", "control")
 REPORT = ROOT / "artifacts" / "report" / "index.html"
 
 

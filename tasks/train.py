@@ -1,4 +1,4 @@
-"""Stages `train@<arm>` and `repair@<name>`: trains the arm once per seed, on Ray, and writes the models and what they cost.
+"""Stages `train`, `repair`, `expand` and `control`: trains one arm once per seed, on Ray, and writes the models and what they cost.
 
 Stopped at any moment and started again, it goes on from the newest checkpoint of each seed under `runs/`.
 """
@@ -99,7 +99,7 @@ def _fill_mlflow(root: Path, arm: Arm, experiment: str) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tasks.train", description=__doc__.split("\n")[0])
-    parser.add_argument("--arm", required=True, help="name of an arm, or of a repair, of the parameter file")
+    parser.add_argument("--arm", required=True, help="name of an arm, repair, expansion or control of the parameter file")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
     return parser.parse_args()
 
