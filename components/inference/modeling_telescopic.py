@@ -142,6 +142,7 @@ class TelescopicForCausalLM(PreTrainedModel, GenerationMixin):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
+        cache: DynamicCache | None = None,
         past_key_values: DynamicCache | None = None,
         use_cache: bool | None = None,
         labels: Tensor | None = None,
@@ -151,6 +152,9 @@ class TelescopicForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Logits of the new tokens, of the last `logits_to_keep` when that is not 0; with labels also the next-token loss.
 
+        Args:
+            cache: keys and values of the past; older versions of transformers call it `past_key_values`.
+
         Shapes:
             input_ids: int64 [B, T]. attention_mask: [B, S], 0 where a token is padding. position_ids: int64 [B, T].
         """
@@ -158,20 +162,21 @@ class TelescopicForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError(
                 "inputs_embeds: not supported, the fresh slices of later segments are looked up by token; give input_ids"
             )
-        if past_key_values is None and use_cache:
-            past_key_values = DynamicCache()
-        n_past = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+        past = cache if cache is not None else past_key_values
+        if past is None and use_cache:
+            past = DynamicCache()
+        n_past = 0 if past is None else int(past.get_seq_length())
         mask_BHTS = _mask(attention_mask, n_past, input_ids)
         if position_ids is None:
             position_ids = _positions(attention_mask, n_past, input_ids)
-        x_BTD = self._run(input_ids, self._angles(position_ids), mask_BHTS, past_key_values)
+        x_BTD = self._run(input_ids, self._angles(position_ids), mask_BHTS, past)
         if self.affine is not None:
             x_BTD = x_BTD + self.affine(x_BTD)
         logits_BTV = self.head(self.norm(x_BTD[:, -logits_to_keep:] if logits_to_keep else x_BTD))
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=-100)
-        return CausalLMOutputWithPast(loss, logits_BTV, past_key_values)
+        return CausalLMOutputWithPast(loss, logits_BTV, past)
 
     def _run(self, tokens_BT: Tensor, angles: Tensor, mask_BHTS: Tensor | None, past: DynamicCache | None) -> Tensor:
         x_BTD: Tensor = self.embeddings[0](tokens_BT)
