@@ -19,10 +19,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from components.config.problems import ConfigError
 from components.config.schema import Segment
 from components.data.tokenizer import TOKENIZER_FILE, Tokenizer
 from components.inference.engine import check_streams
+from components.inference.export_folder import check_out
 from components.models.blocks import Block, RMSNorm
 from components.models.cascade import Cascade, Exit
 from components.models.files import WEIGHTS, ModelCard, save_tensors
@@ -85,22 +85,6 @@ def export_prefix(model: Cascade, card: ModelCard, depth: int, tokenizer: Tokeni
         out.rmdir()
     aside.replace(out)
     return str(config["architectures"][0])
-
-
-def check_out(out: Path) -> None:
-    """Refuses a folder that cannot become an export.
-
-    Raises:
-        ConfigError: it is a file, has something in it, or its parent cannot be written.
-    """
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ConfigError(f"--out {out}: exists and is not an empty folder; remove it or choose another")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out {out}: cannot make {out.parent} ({error.strerror}); choose another folder") from None
-    if not os.access(out.parent, os.W_OK):
-        raise ConfigError(f"--out {out}: {out.parent} is not writable; choose another folder")
 
 
 def _prefix(model: Cascade, depth: int) -> _Prefix:

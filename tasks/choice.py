@@ -1,0 +1,59 @@
+"""What the commands that use one trained model share: which arm, seed and depth, checked before torch is imported."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from components.config.loader import find_arm, load_study
+from components.config.problems import CheckpointError, ConfigError
+from components.config.schema import Arm, Study
+
+
+@dataclass(frozen=True)
+class ChosenModel:
+    """One trained model: its arm, seed and folder."""
+
+    study: Study
+    arm: Arm
+    seed: int
+    folder: Path
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--arm`, `--seed`, and where things lie."""
+    parser.add_argument("--arm", required=True, help="an arm of the parameter file, e.g. tlm-uniform")
+    parser.add_argument("--seed", type=int, help="which of its models (default: the arm's first seed)")
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
+    parser.add_argument("--models", type=Path, default=Path("artifacts/models"), help="folder of the models (default: %(default)s)")
+
+
+def choose_model(arguments: argparse.Namespace) -> ChosenModel:
+    """The model that the arguments name.
+
+    Raises:
+        ConfigError: no such arm, or no such seed of it.
+        CheckpointError: it has not been trained yet.
+    """
+    study = load_study(arguments.params)
+    arm = find_arm(study, arguments.arm)
+    seeds = arm.training.seeds
+    seed = seeds[0] if arguments.seed is None else arguments.seed
+    if seed not in seeds:
+        raise ConfigError(f"--seed {seed}: {arm.name} is trained with the seeds {', '.join(map(str, seeds))}; choose one of these")
+    folder = arguments.models / arm.name / f"seed-{seed}"
+    if not (folder / "model.json").is_file():
+        raise CheckpointError(f"{folder}: no trained model here; run `dvc repro` first")
+    return ChosenModel(study, arm, seed, folder)
+
+
+def check_option(name: str, depth: int, deepest: int) -> int:
+    """The depth that was asked for.
+
+    Raises:
+        ConfigError: the model has no such depth.
+    """
+    if not 1 <= depth <= deepest:
+        raise ConfigError(f"{name} {depth}: must be in 1..{deepest}, the number of blocks")
+    return depth

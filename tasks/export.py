@@ -1,0 +1,71 @@
+"""Exports one depth of a trained arm as a checkpoint that `transformers` loads.
+
+A prefix of one width is an ordinary LlamaForCausalLM; one with a junction brings its own modelling file (trust_remote_code=True).
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from components.inference.export_folder import check_out
+from tasks.choice import add_model_arguments, check_option, choose_model
+from tasks.command import run_command
+
+EXAMPLES = """examples:
+  python -m tasks.export --arm tlm-uniform --depth 7 --out exports/small     the first 7 blocks
+  python -m tasks.export --arm tlm-uniform --depth 16 --out exports/full     the whole cascade
+  python -m tasks.export --arm mlms --depth 8 --seed 43 --out exports/other  another seed's model
+"""
+
+
+def main() -> None:
+    """Checks the request, then writes the folder."""
+    arguments = _arguments()
+    chosen = choose_model(arguments)
+    depth = check_option("--depth", arguments.depth, chosen.arm.model.n_blocks)
+    check_out(arguments.out)
+
+    from components.config.problems import DataError
+    from components.data.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.open(arguments.tokenizer)
+
+    from components.inference.export import export_prefix
+    from components.inference.export_readme import export_readme
+    from components.models.files import load_model
+    from components.results import ArmEvaluation, ArmProfile, read_record
+
+    model, card = load_model(chosen.folder)
+    if card.tokenizer_hash != tokenizer.hash:
+        raise DataError(f"{arguments.tokenizer}: not the tokenizer that {chosen.folder} was trained with; run `dvc repro`")
+    check_option("--depth", depth, model.n_blocks)
+    found = {name: arguments.artifacts / name / f"{chosen.arm.name}.json" for name in ("evaluation", "profile")}
+    evaluation = read_record(ArmEvaluation, found["evaluation"]) if found["evaluation"].exists() else None
+    profile = read_record(ArmProfile, found["profile"]) if found["profile"].exists() else None
+    readme = export_readme(card, depth, evaluation, profile, tokenizer.eos_token)
+    kind = export_prefix(model, card, depth, tokenizer, readme, arguments.out)
+    size = sum(path.stat().st_size for path in arguments.out.iterdir())
+    remote = "" if kind == "LlamaForCausalLM" else ", trust_remote_code=True"
+    print(f"{arguments.out}: {chosen.arm.name}, depth {depth} of {model.n_blocks}, {size / 2**20:,.1f} MiB, {kind}")
+    print(f'load it with AutoModelForCausalLM.from_pretrained("{arguments.out}"{remote})')
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.export", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_model_arguments(parser)
+    parser.add_argument("--depth", type=int, required=True, help="k, blocks of the prefix")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write; must not exist or be empty")
+    parser.add_argument(
+        "--tokenizer", type=Path, default=Path("artifacts/tokenizer"), help="folder of the tokenizer (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--artifacts", type=Path, default=Path("artifacts"), help="results whose numbers go into the README (default: %(default)s)"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    run_command(main)
