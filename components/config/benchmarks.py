@@ -33,7 +33,7 @@ class TextCorpus(Section):
         min_length=1, description="globs of parquet, jsonl, jsonl.gz, jsonl.zst or txt files"
     )
     text_column: str = Field(min_length=1, description="column or JSON key that holds the text; not used for txt")
-    max_bytes: int = Field(ge=1, description="documents are scored, from the first, until this many UTF-8 bytes of text")
+    max_bytes: int = Field(ge=1, description="whole documents are scored, from the first, until this many UTF-8 bytes")
 
 
 class Benchmarks(Section):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from components.config.schema import Segment
@@ -9,15 +11,16 @@ from components.models.cascade import Cascade
 from tests.toys import VOCAB, toy_model, toy_tokens
 
 
-def test_one_segment_gives_the_logits_of_a_transformers_llama() -> None:
+def llama_of(model: Cascade) -> Any:
+    """The cascade of one segment as a `LlamaForCausalLM`."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    model = Cascade(toy_model(segments=(Segment(n_blocks=3, d_model=32),)), VOCAB)
-    model.init_weights(1)
+    settings, (segment,) = model.settings, model.settings.segments
     config = LlamaConfig(
-        vocab_size=VOCAB, hidden_size=32, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4, head_dim=8,
-        max_position_embeddings=64, rms_norm_eps=1e-5, tie_word_embeddings=False, attn_implementation="eager",
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        vocab_size=model.vocab_size, hidden_size=segment.d_model, intermediate_size=settings.ffn_ratio * segment.d_model,
+        num_hidden_layers=segment.n_blocks, num_attention_heads=segment.d_model // settings.head_dim, head_dim=settings.head_dim,
+        max_position_embeddings=64, rms_norm_eps=settings.norm_eps, tie_word_embeddings=False, attn_implementation="eager",
+        rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
     )  # fmt: skip
     llama = LlamaForCausalLM(config).eval()
     weights = {"model.embed_tokens.weight": model.embeddings[0].weight, "model.norm.weight": model.exits[0].norm.weight}
@@ -36,7 +39,13 @@ def test_one_segment_gives_the_logits_of_a_transformers_llama() -> None:
             f"{at}.post_attention_layernorm.weight": block.ffn_norm.weight,
         }
     llama.load_state_dict(weights)
+    return llama
+
+
+def test_one_segment_gives_the_logits_of_a_transformers_llama() -> None:
+    model = Cascade(toy_model(segments=(Segment(n_blocks=3, d_model=32),)), VOCAB)
+    model.init_weights(1)
     tokens = toy_tokens(2, 40)
     with torch.no_grad():
         # float32: two implementations of the same sums, logits of size about 1
-        torch.testing.assert_close(model(tokens, 3), llama(tokens).logits, atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(model(tokens, 3), llama_of(model)(tokens).logits, atol=2e-5, rtol=1e-5)
