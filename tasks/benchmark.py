@@ -1,4 +1,4 @@
-"""Stage `benchmark`: scores every depth of an arm's models on the zero-shot benchmarks and out-of-domain corpora, if any are named."""
+"""Stage `benchmark`: scores every depth of an arm's models on zero-shot benchmarks and out-of-domain corpora, if any are named."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _score_benchmarks(
     scored: dict[int, list[BenchmarkScores]] = {seed: [] for seed in models}
     if not study.benchmarks.tasks:
         return None, scored
-    from components.evaluation.benchmarks import benchmark_scores, prepare_benchmark, score_requests
+    from components.evaluation.benchmarks import benchmark_scores, prepare_benchmark, score_cells
     from components.evaluation.harness import harness_version, load_benchmark
 
     for name in study.benchmarks.tasks:
@@ -92,9 +92,10 @@ def _score_benchmarks(
             load_benchmark(name, study.benchmarks.source, study.benchmarks.limit), tokenizer, window_tokens
         )
         for seed, model in models.items():
-            with progress_bar(len(prepared.windows), f"benchmark {arm} seed {seed} {name}", "request") as bar:
-                scores = score_requests(model, prepared, study.runtime.micro_batch_rows, bar.update)
-            scored[seed].append(benchmark_scores(prepared, scores))
+            total = len(prepared.windows) * len(model.stream_counts)
+            with progress_bar(total, f"benchmark {arm} seed {seed} {name}", "request") as bar:
+                cells = score_cells(model, prepared, study.runtime.micro_batch_rows, bar.update)
+            scored[seed].append(benchmark_scores(prepared, cells))
     return harness_version(), scored
 
 
@@ -107,22 +108,28 @@ def _score_corpora(
     for name, settings in study.benchmarks.corpora.items():
         corpus = pack_corpus(name, settings, tokenizer, seq_len)
         for seed, model in models.items():
-            with progress_bar(len(corpus.rows), f"corpus {arm} seed {seed} {name}", "row") as bar:
+            total = len(corpus.rows) * len(model.stream_counts)
+            with progress_bar(total, f"corpus {arm} seed {seed} {name}", "row") as bar:
                 scored[seed].append(score_corpus(model, corpus, tokenizer.eos_id, study.runtime.micro_batch_rows, bar.update))
     return scored
 
 
 def _print_curves(arm: str, seed: SeedBenchmarks) -> None:
     for benchmark in seed.benchmarks:
-        values = {one.depth: next(metric.value for metric in one.metrics if metric.metric == "acc") for one in benchmark.depths}
-        _print_curve(f"{arm} seed {seed.seed}: {benchmark.benchmark} accuracy (chance {benchmark.chance:.3f})", values)
+        accuracy = {
+            (one.n_streams, one.depth): next(metric.value for metric in one.metrics if metric.metric == "acc")
+            for one in benchmark.depths
+        }
+        _print_curve(f"{arm} seed {seed.seed}: {benchmark.benchmark} accuracy (chance {benchmark.chance:.3f})", accuracy)
     for corpus in seed.corpora:
-        values = {one.depth: one.bits_per_byte for one in corpus.depths}
-        _print_curve(f"{arm} seed {seed.seed}: {corpus.corpus} bits per byte", values)
+        bits = {(one.n_streams, one.depth): one.bits_per_byte for one in corpus.depths}
+        _print_curve(f"{arm} seed {seed.seed}: {corpus.corpus} bits per byte", bits)
 
 
-def _print_curve(title: str, values: Mapping[int, float | None]) -> None:
-    print(title, *(f"{depth}:{value:.3f}" if value is not None else f"{depth}:-" for depth, value in values.items()), sep="  ")
+def _print_curve(title: str, values: Mapping[tuple[int, int], float | None]) -> None:
+    for n in sorted({n_streams for n_streams, _ in values}):
+        curve = (f"{k}:{'-' if value is None else f'{value:.3f}'}" for (n_streams, k), value in values.items() if n_streams == n)
+        print(title if n == 1 else f"{title}, {n} streams", *curve, sep="  ")
 
 
 def _arguments() -> argparse.Namespace:

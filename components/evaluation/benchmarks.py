@@ -55,11 +55,13 @@ class RequestScores:
     """What the model says about every request.
 
     Attributes:
+        n_streams: streams per token that ran.
         loglikelihoods: float64 [requests, N], nats.
         is_greedy: bool [requests, N], was every scored token the most likely one.
         blocks_run: blocks that had been executed when depth 1..N was read out.
     """
 
+    n_streams: int
     loglikelihoods: npt.NDArray[np.float64]
     is_greedy: npt.NDArray[np.bool_]
     blocks_run: tuple[int, ...]
@@ -144,14 +146,26 @@ def cut_windows(index: int, request: Encoded, window_tokens: int) -> Iterator[Wi
         yield Window(index, max(0, end - window_tokens - 1), first, end)
 
 
-def score_requests(
+def score_cells(
     model: Cascade, prepared: Prepared, batch_rows: int, on_windows: Callable[[int], object] = lambda _: None
+) -> tuple[RequestScores, ...]:
+    """All requests at every depth, for every number of streams that the model is trained with, ascending."""
+    return tuple(score_requests(model, prepared, batch_rows, on_windows, n) for n in model.stream_counts)
+
+
+def score_requests(
+    model: Cascade,
+    prepared: Prepared,
+    batch_rows: int,
+    on_windows: Callable[[int], object] = lambda _: None,
+    n_streams: int = 1,
 ) -> RequestScores:
     """Scores all requests at every depth.
 
     Args:
         batch_rows: full windows in a batch; shorter ones go in accordingly more at a time.
         on_windows: told how many windows each finished batch had.
+        n_streams: streams that run.
     """
     device = next(model.parameters()).device
     shape = (model.n_blocks, len(prepared.encoded))
@@ -159,7 +173,7 @@ def score_requests(
     misses = torch.zeros(shape, dtype=torch.int64, device=device)
     blocks_run: dict[int, int] = {}
     depths = range(1, model.n_blocks + 1)
-    with torch.inference_mode(), counted_blocks(model) as counted:
+    with torch.inference_mode(), model.running(n_streams), counted_blocks(model) as counted:
         for windows in _batches(prepared.windows, batch_rows * prepared.window_tokens):
             tokens_BT, at_M, labels_M, owner_M = (array.to(device) for array in _tensors(windows, prepared.encoded))
             counted.clear()
@@ -170,13 +184,18 @@ def score_requests(
                 sums[depth - 1].index_add_(0, owner_M, loglikelihood_M.double())
                 misses[depth - 1].index_add_(0, owner_M, (~is_hit_M).long())
             on_windows(len(windows))
-    return RequestScores(sums.T.cpu().numpy(), (misses == 0).T.cpu().numpy(), tuple(blocks_run[depth] for depth in depths))
+    ran = tuple(blocks_run[depth] for depth in depths)
+    return RequestScores(n_streams, sums.T.cpu().numpy(), (misses == 0).T.cpu().numpy(), ran)
 
 
-def benchmark_scores(prepared: Prepared, scores: RequestScores) -> BenchmarkScores:
-    """The benchmark's record: the harness's metrics of every depth."""
+def benchmark_scores(prepared: Prepared, cells: Sequence[RequestScores]) -> BenchmarkScores:
+    """The benchmark's record: the harness's metrics of every (depth, streams) cell."""
     benchmark = prepared.benchmark
-    metrics = score_metrics(benchmark, scores.loglikelihoods, scores.is_greedy)
+    depths = []
+    for cell in cells:
+        metrics = score_metrics(benchmark, cell.loglikelihoods, cell.is_greedy)
+        for depth, (blocks_run, at_depth) in enumerate(zip(cell.blocks_run, metrics, strict=True), 1):
+            depths.append(BenchmarkDepth(depth=depth, n_streams=cell.n_streams, blocks_run=blocks_run, metrics=at_depth))
     return BenchmarkScores(
         benchmark=benchmark.name,
         task_version=benchmark.version,
@@ -186,10 +205,7 @@ def benchmark_scores(prepared: Prepared, scores: RequestScores) -> BenchmarkScor
         n_requests=len(prepared.encoded),
         n_shortened=prepared.n_shortened,
         n_split=prepared.n_split,
-        depths=tuple(
-            BenchmarkDepth(depth=depth, n_streams=1, blocks_run=blocks_run, metrics=at_depth)
-            for depth, (blocks_run, at_depth) in enumerate(zip(scores.blocks_run, metrics, strict=True), 1)
-        ),
+        depths=tuple(depths),
     )
 
 

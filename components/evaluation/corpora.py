@@ -78,16 +78,31 @@ def pack_corpus(name: str, settings: TextCorpus, tokenizer: Tokenizer, seq_len: 
 def score_corpus(
     model: Cascade, corpus: PackedCorpus, eos_id: int, batch_rows: int, on_rows: Callable[[int], object] = lambda _: None
 ) -> CorpusScores:
-    """NLL and bits per byte of every prefix.
+    """NLL and bits per byte of every prefix, for every number of streams that the model is trained with.
 
     Args:
         on_rows: told how many rows each finished batch had.
     """
+    depths = [cell for n in model.stream_counts for cell in _score_depths(model, corpus, eos_id, batch_rows, on_rows, n)]
+    return CorpusScores(
+        corpus=corpus.name,
+        fingerprint=corpus.fingerprint,
+        n_documents=corpus.n_documents,
+        n_empty=corpus.n_empty,
+        n_tokens=corpus.n_tokens,
+        n_bytes=corpus.n_bytes,
+        depths=tuple(depths),
+    )
+
+
+def _score_depths(
+    model: Cascade, corpus: PackedCorpus, eos_id: int, batch_rows: int, on_rows: Callable[[int], object], n_streams: int
+) -> list[CorpusDepth]:
     device = next(model.parameters()).device
     depths = range(1, model.n_blocks + 1)
     sums = torch.zeros(model.n_blocks, dtype=torch.float64, device=device)
     blocks_run: dict[int, int] = {}
-    with torch.inference_mode(), counted_blocks(model) as counted:
+    with torch.inference_mode(), model.running(n_streams), counted_blocks(model) as counted:
         for start in range(0, len(corpus.rows), batch_rows):
             rows = corpus.rows[start : start + batch_rows].astype(np.int64)
             n_valid = np.full(len(rows), rows.shape[1] - 1)
@@ -100,27 +115,13 @@ def score_corpus(
                 blocks_run[depth] = len(counted)
                 sums[depth - 1] += token_nll(*model.read_residual(x_BTD, depth), labels_BT.flatten()).double().sum()
             on_rows(len(rows))
-    return CorpusScores(
-        corpus=corpus.name,
-        fingerprint=corpus.fingerprint,
-        n_documents=corpus.n_documents,
-        n_empty=corpus.n_empty,
-        n_tokens=corpus.n_tokens,
-        n_bytes=corpus.n_bytes,
-        depths=tuple(_corpus_depth(corpus, depth, blocks_run[depth], total) for depth, total in enumerate(sums.tolist(), 1)),
-    )
-
-
-def _corpus_depth(corpus: PackedCorpus, depth: int, blocks_run: int, total_nats: float) -> CorpusDepth:
-    state, nll = finite(total_nats / corpus.n_tokens)
-    return CorpusDepth(
-        depth=depth,
-        n_streams=1,
-        blocks_run=blocks_run,
-        state=state,
-        nll_nats=nll,
-        bits_per_byte=None if nll is None else total_nats / (math.log(2.0) * corpus.n_bytes),
-    )
+    cells = []
+    for depth, total_nats in enumerate(sums.tolist(), 1):
+        state, nll = finite(total_nats / corpus.n_tokens)
+        bits = None if nll is None else total_nats / (math.log(2.0) * corpus.n_bytes)
+        ran = blocks_run[depth]
+        cells.append(CorpusDepth(depth=depth, n_streams=n_streams, blocks_run=ran, state=state, nll_nats=nll, bits_per_byte=bits))
+    return cells
 
 
 def _pieces(name: str, settings: TextCorpus, n_empty: list[int]) -> Iterator[list[bytes]]:

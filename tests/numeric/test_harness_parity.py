@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from components.config.benchmarks import LocalBenchmarks
 from components.config.schema import Segment
@@ -62,7 +61,7 @@ def _compare(prepared: Prepared, scores: RequestScores, backend: Any) -> None:
     np.testing.assert_allclose(scores.loglikelihoods[:, DEPTH - 1], [answer[0] for answer in answers], atol=1e-4)
     assert scores.is_greedy[:, DEPTH - 1].tolist() == [answer[1] for answer in answers]
     theirs = results["results"][name]
-    record = benchmark_scores(prepared, scores)
+    record = benchmark_scores(prepared, [scores])
     assert record.n == theirs["sample_len"]
     for metric in record.depths[DEPTH - 1].metrics:
         assert metric.value == pytest.approx(theirs[f"{metric.metric},none"], rel=1e-4)

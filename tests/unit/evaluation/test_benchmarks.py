@@ -20,15 +20,18 @@ from components.evaluation.benchmarks import (
     cut_windows,
     encode_requests,
     prepare_benchmark,
+    score_cells,
     score_requests,
 )
 from components.evaluation.harness import Request, load_benchmark
 from components.evaluation.sweep import sweep_depths
 from components.models.cascade import Cascade
 from components.models.repaired import Repaired
+from components.models.streams import build_cascade
 from tests.toys import toy_model
 from tests.unit.data.tiny_corpus import pack
 from tests.unit.evaluation.toy_benchmarks import NAMES, word_tokenizer, write_benchmarks
+from tests.unit.models.test_streams import toy_streams
 
 VOCAB = 300
 TOKENIZER = word_tokenizer()
@@ -190,12 +193,27 @@ def test_a_repaired_model_is_read_through_its_repairs(part: str) -> None:
         assert scores.loglikelihoods[3, depth - 1] == pytest.approx(expected, abs=1e-4)
 
 
+def test_every_number_of_streams_is_scored(tmp_path: Path) -> None:
+    settings = toy_model().model_copy(update={"streams": toy_streams(n_streams=4, sampled=(1, 2, 4))})
+    model = build_cascade(settings, VOCAB)
+    model.init_weights(3)
+    prepared = prepare_benchmark(load_benchmark("piqa", write_benchmarks(tmp_path), 2), TOKENIZER, 64)
+    cells = score_cells(model.eval(), prepared, 8)
+    for cell in cells:
+        encoded = prepared.encoded[1]
+        with model.running(cell.n_streams):
+            expected = _slow(model, encoded.tokens.tolist(), encoded.first, 4)[0]
+        assert cell.loglikelihoods[1, 3] == pytest.approx(expected, abs=1e-4)  # float32
+    record = benchmark_scores(prepared, cells)
+    assert [(at.n_streams, at.depth) for at in record.depths] == [(n, k) for n in (1, 2, 4) for k in range(1, 6)]
+
+
 def test_record_counts_what_was_cut(tmp_path: Path) -> None:
     source = write_benchmarks(tmp_path)
     model = _model()
     for name in NAMES:
         prepared = prepare_benchmark(load_benchmark(name, source, 3), TOKENIZER, 8)
-        record = benchmark_scores(prepared, score_requests(model, prepared, 8))
+        record = benchmark_scores(prepared, score_cells(model, prepared, 8))
         assert (record.benchmark, record.n, len(record.depths)) == (name, 3, 5)
         assert record.n_shortened + record.n_split > 0
         assert [at.blocks_run for at in record.depths] == [1, 2, 3, 4, 5]

@@ -14,8 +14,10 @@ from components.data.documents import ValidationDocuments
 from components.evaluation.corpora import pack_corpus, score_corpus
 from components.evaluation.sweep import score_depths, sweep_depths
 from components.models.cascade import Cascade
+from components.models.streams import build_cascade
 from tests.toys import toy_model
 from tests.unit.data.tiny_corpus import byte_tokenizer, pack, sentences
+from tests.unit.models.test_streams import toy_streams
 
 TOKENIZER = byte_tokenizer()
 TEXTS = ["Ünïcödé first, in more bytes than characters.", *sentences(7)]
@@ -52,6 +54,21 @@ def test_scores_are_those_of_the_validation_sweep(tmp_path: Path, attention: str
         assert ours.nll_nats == pytest.approx(theirs.nll_nats, rel=1e-6)  # float32 losses, other batches
         assert ours.bits_per_byte == pytest.approx(theirs.bits_per_byte, rel=1e-6)
         assert ours.blocks_run == theirs.blocks_run == ours.depth
+
+
+def test_every_number_of_streams_is_scored(tmp_path: Path) -> None:
+    model = build_cascade(toy_model().model_copy(update={"streams": toy_streams(n_streams=2, sampled=(1, 2))}), 257)
+    model.init_weights(2)
+    corpus = pack_corpus("toy", _corpus(tmp_path / "texts", TEXTS), TOKENIZER, 32)
+    scores = score_corpus(model.eval(), corpus, TOKENIZER.eos_id, 4)
+    assert [(one.n_streams, one.depth) for one in scores.depths] == [(n, k) for n in (1, 2) for k in range(1, 6)]
+    ids = TOKENIZER.encode_batch(TEXTS)
+    documents = ValidationDocuments(tuple(TEXTS), np.array([len(one) + 1 for one in ids]), np.ones(8, np.int64))
+    rows = pack(tmp_path / "rows", ids, 32, vocab_size=257)
+    for n in (1, 2):
+        expected = sweep_depths(model, rows, documents, 4, n_streams=n).nll_nats.sum(axis=0) / documents.n_tokens.sum()
+        ours = [one.nll_nats for one in scores.depths if one.n_streams == n]
+        np.testing.assert_allclose(ours, expected, rtol=1e-6)  # float32 losses, the same batches
 
 
 def test_a_model_that_knows_nothing_needs_log2_of_the_vocabulary(tmp_path: Path) -> None:
