@@ -182,18 +182,31 @@ def check_streams(model: Cascade) -> None:
         raise ValueError("models with hidden-decoding streams cannot be decoded token by token yet; choose an arm without streams")
 
 
+def decodable_depths(model: Cascade) -> list[int]:
+    """Depths that can be decoded token by token: all but those that a repair block reads out, whose attention has no cache.
+
+    Raises:
+        ValueError: the model has hidden-decoding streams.
+    """
+    check_streams(model)
+    depths = range(1, model.n_blocks + 1)
+    if isinstance(model, Repaired) and model.part == "block":
+        return [depth for depth in depths if str(depth) not in model.repairs]
+    return list(depths)
+
+
 def check_depth(model: Cascade, depth: int) -> None:
     """Refuses a depth that cannot be decoded token by token.
 
     Raises:
-        ValueError: outside 1..N, or read out by a repair block, whose attention has no cache.
+        ValueError: outside 1..N, or not one of the decodable depths.
     """
     model.segment_at(depth)
-    if isinstance(model, Repaired) and model.part == "block" and str(depth) in model.repairs:
-        open_depths = [str(k) for k in range(1, model.n_blocks + 1) if str(k) not in model.repairs]
+    depths = decodable_depths(model)
+    if depth not in depths:
         raise ValueError(
             f"depth {depth} is read out by a repair block, which cannot decode token by token; "
-            f"use one of the depths {', '.join(open_depths)}"
+            f"use one of the depths {', '.join(map(str, depths))}"
         )
 
 

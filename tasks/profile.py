@@ -1,0 +1,115 @@
+"""Stage `profile`: measures how fast an arm's model is at every depth, and whether self-speculative decoding pays."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.choice import add_model_arguments, choose_model
+from tasks.command import progress_bar, run_command
+
+if TYPE_CHECKING:
+    from components.results import ArmProfile
+
+EXAMPLES = """examples:
+  python -m tasks.profile --arm tlm-uniform                            the grid of params.yaml, into artifacts/profile
+  OMP_NUM_THREADS=4 python -m tasks.profile --arm mlms --threads 4     with four threads instead of runtime.threads_per_worker
+"""
+
+
+def main() -> None:
+    """Times the model of the arm's first seed (or --seed) and writes `<arm>.json`."""
+    arguments = _arguments()
+    chosen = choose_model(arguments)
+    grid, runtime = chosen.study.profile, chosen.study.runtime
+    if chosen.arm.model.streams is not None:
+        from components.config.problems import ConfigError
+
+        raise ConfigError(
+            f"--arm {chosen.arm.name}: models with hidden-decoding streams cannot be profiled yet; choose another arm"
+        )
+    import torch
+
+    from components.data.stream import PackedRows
+    from components.models.files import load_model
+    from components.profiling.latency import Stopwatch, latency_violations, n_turns, profile_latency
+    from components.profiling.speculation import n_cells, profile_speculation, recommend
+    from components.results import ArmProfile, write_record
+    from components.training.run import cpu_name, pick_device
+
+    torch.set_num_threads(arguments.threads or runtime.threads_per_worker)
+    device = pick_device(runtime.device)
+    rows = PackedRows.open(arguments.data / "validation")
+    model, _ = load_model(chosen.folder, device)
+    starts, _ = rows.rows(range(min(grid.speculation.prompts, len(rows))))
+    prompts = starts[:, : grid.speculation.prompt_tokens].tolist()
+    watch = Stopwatch.of(device)
+    with progress_bar(n_turns(model, grid), f"latency {chosen.arm.name}", "turn") as bar:
+        cells = profile_latency(model, grid, watch, bar.update)
+    with progress_bar(n_cells(model, grid.speculation), f"speculation {chosen.arm.name}", "cell") as bar:
+        speculation = profile_speculation(model, grid.speculation, prompts, watch, bar.update)
+    profile = ArmProfile(
+        version=1,
+        arm=chosen.arm.name,
+        seed=chosen.seed,
+        n_blocks=model.n_blocks,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
+        device_kind="cuda" if device.type == "cuda" else "cpu",
+        threads=torch.get_num_threads(),
+        dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+        torch_version=torch.__version__,
+        decode_steps=grid.decode_steps,
+        repeats=grid.repeats,
+        cells=cells,
+        violations=latency_violations(cells),
+        speculation=speculation,
+        recommended=recommend(speculation),
+    )
+    write_record(profile, arguments.out / f"{chosen.arm.name}.json")
+    _print(profile)
+
+
+def _print(profile: ArmProfile) -> None:
+    print(f"{profile.arm} on {profile.device}, {profile.threads} threads, {profile.dtype}")
+    for batch, context in dict.fromkeys((cell.batch_size, cell.context_tokens) for cell in profile.cells):
+        cells = [cell for cell in profile.cells if (cell.batch_size, cell.context_tokens) == (batch, context)]
+        steps = "  ".join(f"{cell.depth}:{cell.decode.median_seconds * 1e3:.2f}" for cell in cells)
+        print(f"batch {batch}, {context} tokens of context: ms per decoding step by depth  {steps}")
+    for odd in profile.violations:
+        print(
+            f"not non-decreasing: {odd.operation} at depth {odd.depth} was faster than at depth {odd.shallower_depth} "
+            f"(batch {odd.batch_size}, context {odd.context_tokens}); the machine was busy, or the step is bound by something else"
+        )
+    best = profile.recommended
+    if best is not None:
+        print(
+            f"self-speculative decoding: draft {best.draft_tokens} tokens with depth {best.draft_depth}, "
+            f"{best.measured_speedup:.2f}x measured, acceptance {best.acceptance:.2f}"
+        )
+    elif profile.speculation:
+        top = max(profile.speculation, key=lambda cell: cell.measured_speedup)
+        print(
+            f"self-speculative decoding: none recommended; the best, depth {top.draft_depth} drafting {top.draft_tokens}, is "
+            f"{top.measured_speedup:.2f}x ({top.measured_low:.2f}-{top.measured_high:.2f})"
+        )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.profile", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--data", type=Path, default=Path("artifacts/data"), help="packed rows; prompts come from here (default: %(default)s)"
+    )
+    parser.add_argument("--out", type=Path, default=Path("artifacts/profile"), help="folder of the results (default: %(default)s)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: runtime.threads_per_worker)")
+    arguments = parser.parse_args()
+    if arguments.threads is not None and arguments.threads < 1:
+        parser.error("--threads must be at least 1")
+    return arguments
+
+
+if __name__ == "__main__":
+    run_command(main)
