@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import datasets
@@ -15,6 +18,7 @@ from components.config.benchmarks import BenchmarkName, HubBenchmarks, LocalBenc
 from components.config.problems import DataError
 from components.evaluation.harness import DEFINITIONS, load_benchmark, score_metrics
 from components.results import MetricScore
+from tests.unit.data import hub_standin
 from tests.unit.evaluation.toy_benchmarks import NAMES, write_benchmarks
 
 
@@ -130,6 +134,24 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "piqa" / "validation.parquet").write_bytes(b"PAR1 nothing")
     with pytest.raises(DataError, match=r"piqa/validation.parquet: cannot be read as parquet"):
         load_benchmark("piqa", LocalBenchmarks(kind="files", folder=str(tmp_path)), "all")
+
+
+def test_the_hub_gives_the_same_benchmark_as_local_files(
+    source: LocalBenchmarks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through a loopback stand-in, in a process of its own: the hub's client reads HF_ENDPOINT at import."""
+    monkeypatch.setattr(hub_standin, "REPOSITORY", "baber/piqa")
+    program = (
+        "from components.config.benchmarks import HubBenchmarks\n"
+        "from components.evaluation.harness import load_benchmark\n"
+        "print(load_benchmark('piqa', HubBenchmarks(kind='hub'), 3).fingerprint)"
+    )
+    with hub_standin.HubStandIn(Path(source.folder) / "piqa") as hub:
+        environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [load_benchmark("piqa", source, 3).fingerprint]
 
 
 def test_no_hub_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
