@@ -26,7 +26,8 @@ def _evaluation(arm: str, nll: list[float], validation: str = "v", seeds: int = 
         state, number = finite(value)
         return DepthScore(
             depth=depth, n_streams=1, state=state, nll_nats=number, ppl=perplexity(number),
-            bits_per_byte=None if number is None else number / 2, parameters=100 * depth, flops_per_token=200 * depth, blocks_run=depth,
+            bits_per_byte=None if number is None else number / 2, parameters=100 * depth, flops_per_token=200 * depth,
+            blocks_run=depth,
         )  # fmt: skip
 
     return ArmEvaluation(
@@ -47,8 +48,8 @@ def _profile(arm: str, steps: list[float], **changes: Any) -> ArmProfile:
         step = Timing(median_seconds=seconds * batch, low_seconds=seconds, high_seconds=2 * seconds * batch, samples=3)
         return LatencyCell(
             depth=depth, n_streams=1, batch_size=batch, context_tokens=context, prefill=step, decode=step,
-            prefill_tokens_per_second=1.0, decode_tokens_per_second=1 / seconds, weight_bytes=1000 * depth, kv_bytes=batch * context,
-            peak_memory_bytes=1,
+            prefill_tokens_per_second=1.0, decode_tokens_per_second=1 / seconds, weight_bytes=1000 * depth,
+            kv_bytes=batch * context, peak_memory_bytes=1,
         )  # fmt: skip
 
     cells = tuple(cell(k, s, batch, context) for batch in (1, 4) for context in (10, 20) for k, s in enumerate(steps, 1))
