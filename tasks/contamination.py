@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,20 +36,16 @@ def main() -> None:
 
 def _search(study: Study, arguments: argparse.Namespace) -> Contamination:
     from components.data.manifest import MANIFEST_FILE, TokensManifest
-    from components.data.tokenizer import Tokenizer
-    from components.evaluation.contamination import NGRAM_WORDS, NgramIndex, training_texts
+    from components.evaluation.contamination import NGRAM_WORDS, NgramIndex, search_corpus
     from components.evaluation.harness import load_benchmark
     from components.results import BenchmarkOverlap, Contamination, read_record
 
     settings = study.benchmarks
-    tokenizer = Tokenizer.open(arguments.tokenizer)
     manifest = read_record(TokensManifest, arguments.tokens / MANIFEST_FILE)
     benchmarks = {name: load_benchmark(name, settings.source, settings.limit) for name in settings.tasks}
     index = NgramIndex({name: benchmark.texts for name, benchmark in benchmarks.items()})
     with progress_bar(manifest.train.documents, "contamination", "document") as bar:
-        for text in training_texts(arguments.tokens, manifest, tokenizer):
-            index.see(text)
-            bar.update()
+        search_corpus(index, arguments.tokens, manifest, arguments.tokenizer, os.cpu_count() or 1, bar.update)
     return Contamination(
         version=1,
         status="run",

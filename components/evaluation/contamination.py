@@ -9,11 +9,14 @@ Source:
 
 from __future__ import annotations
 
+import multiprocessing
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +52,19 @@ class Overlap:
     documents: tuple[int, ...]
 
 
+class Sightings(NamedTuple):
+    """What an index has seen of a corpus.
+
+    Attributes:
+        was_seen: bool, of each of the index's runs.
+        n_documents, n_words: of the corpus.
+    """
+
+    was_seen: npt.NDArray[np.bool_]
+    n_documents: int
+    n_words: int
+
+
 class NgramIndex:
     """The 13-word runs of some benchmarks, and which of them a corpus has shown so far."""
 
@@ -82,6 +98,16 @@ class NgramIndex:
         at[at == len(self._hashes)] = 0
         self._was_seen[at[self._hashes[at] == candidates]] = True
 
+    def sightings(self) -> Sightings:
+        """What was seen so far."""
+        return Sightings(self._was_seen, self.n_documents, self.n_words)
+
+    def merge(self, other: Sightings) -> None:
+        """Adds what an equal index has seen of another part of the corpus."""
+        self._was_seen |= other.was_seen
+        self.n_documents += other.n_documents
+        self.n_words += other.n_words
+
     def overlaps(self) -> dict[str, Overlap]:
         """What was found, by benchmark."""
         checked = np.unique(self._owners)
@@ -112,24 +138,59 @@ class NgramIndex:
         return _scatter(hashes)
 
 
-def training_texts(folder: Path, tokens: TokensManifest, tokenizer: Tokenizer) -> Iterator[str]:
-    """The text of every training document, from the token shards: exactly what was trained on, and no second download.
+def search_corpus(
+    index: NgramIndex,
+    tokens_folder: Path,
+    tokens: TokensManifest,
+    tokenizer_folder: Path,
+    workers: int,
+    on_documents: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Shows every training document to the index, several shards at a time when there are several.
+
+    Args:
+        workers: processes at most.
+        on_documents: told how many documents were searched since the last call.
 
     Raises:
         DataError: a shard is missing or damaged.
     """
-    for name in tokens.train.files:
-        path = folder / name
-        try:
-            with pa.memory_map(str(path)) as file:
-                reader = pa.ipc.open_file(file)
-                for i in range(reader.num_record_batches):
-                    column = reader.get_batch(i).column("tokens")
-                    for start in range(0, len(column), DOCUMENTS_PER_DECODE):
-                        yield from tokenizer.raw.decode_batch(column.slice(start, DOCUMENTS_PER_DECODE).to_pylist())
-        except (pa.ArrowInvalid, OSError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise DataError(f"{path}: missing or damaged token shard ({reason}); run `dvc repro -f tokenize`") from None
+    paths = [tokens_folder / name for name in tokens.train.files]
+    if workers == 1 or len(paths) == 1:
+        tokenizer = Tokenizer.open(tokenizer_folder)
+        for path in paths:
+            for text in shard_texts(path, tokenizer):
+                index.see(text)
+                on_documents(1)
+        return
+    with ProcessPoolExecutor(min(workers, len(paths)), multiprocessing.get_context("spawn")) as pool:
+        for found in as_completed([pool.submit(_search_shard, index, path, tokenizer_folder) for path in paths]):
+            index.merge(found.result())
+            on_documents(found.result().n_documents)
+
+
+def shard_texts(path: Path, tokenizer: Tokenizer) -> Iterator[str]:
+    """The text of every document of a token shard: exactly what was trained on, and no second download.
+
+    Raises:
+        DataError: the shard is missing or damaged.
+    """
+    try:
+        with pa.memory_map(str(path)) as file:
+            reader = pa.ipc.open_file(file)
+            for i in range(reader.num_record_batches):
+                column = reader.get_batch(i).column("tokens")
+                for start in range(0, len(column), DOCUMENTS_PER_DECODE):
+                    yield from tokenizer.raw.decode_batch(column.slice(start, DOCUMENTS_PER_DECODE).to_pylist())
+    except (pa.ArrowInvalid, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: missing or damaged token shard ({reason}); run `dvc repro -f tokenize`") from None
+
+
+def _search_shard(index: NgramIndex, path: Path, tokenizer_folder: Path) -> Sightings:
+    for text in shard_texts(path, Tokenizer.open(tokenizer_folder)):
+        index.see(text)
+    return index.sightings()
 
 
 def _scatter(values: Hashes) -> Hashes:

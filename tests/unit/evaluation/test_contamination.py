@@ -9,7 +9,7 @@ import pytest
 
 from components.config.problems import DataError
 from components.data.tokenization import tokenize_corpus
-from components.evaluation.contamination import NgramIndex, Overlap, training_texts, words
+from components.evaluation.contamination import NgramIndex, Overlap, search_corpus, shard_texts, words
 from tests.unit.data.tiny_corpus import ListCorpus, byte_tokenizer, sentences
 
 RUN = "one two three four five six seven eight nine ten eleven twelve thirteen"
@@ -78,15 +78,29 @@ def test_texts_of_the_training_documents_come_back_from_their_tokens(tmp_path: P
     texts = [*sentences(60), "Ünïcödé, twice  spaced\n", "the characters <|endoftext|>"]
     tokenizer = byte_tokenizer()
     manifest = tokenize_corpus(ListCorpus(texts), tokenizer, 0.2, tmp_path, None, lambda _: None)
-    found = list(training_texts(tmp_path, manifest, tokenizer))
+    found = [text for name in manifest.train.files for text in shard_texts(tmp_path / name, tokenizer)]
     assert len(found) == manifest.train.documents < len(texts)
     assert [text for text in texts if text in set(found)] == found
     assert sum(len(text.encode()) for text in found) == manifest.train.bytes
 
 
 def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
-    tokenizer = byte_tokenizer()
-    manifest = tokenize_corpus(ListCorpus(sentences(40)), tokenizer, 0.2, tmp_path, None, lambda _: None)
     (tmp_path / "train-00000.arrow").write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"train-00000.arrow: missing or damaged token shard"):
-        list(training_texts(tmp_path, manifest, tokenizer))
+        list(shard_texts(tmp_path / "train-00000.arrow", byte_tokenizer()))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_shards_are_searched_one_by_one_or_side_by_side(tmp_path: Path, workers: int) -> None:
+    """More documents than a piece of the tokenizing stage holds, so that there are two shards."""
+    texts = [f"tiny {i}" for i in range(5000)]
+    texts[10], texts[4900] = RUN, f"{RUN} fourteen"
+    tokenizer = byte_tokenizer()
+    manifest = tokenize_corpus(ListCorpus(texts), tokenizer, 0.01, tmp_path, None, lambda _: None, tokens_per_shard=1)
+    assert len(manifest.train.files) == 2
+    tokenizer.save(tmp_path, "bpe", 0)
+    index = NgramIndex({"toy": [[RUN], ["two " + RUN], [RUN.removeprefix("one ") + " fourteen"], [RUN[::-1]]]})
+    searched: list[int] = []
+    search_corpus(index, tmp_path, manifest, tmp_path, workers, searched.append)
+    assert index.overlaps()["toy"].documents == (0, 1, 2)
+    assert sum(searched) == index.n_documents == manifest.train.documents
