@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,6 +23,8 @@ from components.inference.attention import AttentionPlan
 from components.inference.cache import Indices, KVCache
 from components.models.cascade import Cascade
 from components.models.repaired import Repaired
+
+Chosen = npt.NDArray[np.bool_]  # which of the packed tokens
 
 
 @dataclass(frozen=True)
@@ -100,11 +103,12 @@ class Engine:
             packed.x_ND = x_ND
             done = {feed.row for feed in feeds if feed.depth == depth}
             if done:
+                groups = {row: packed.rows == row for row in done}
                 if depth < self.cache.deepest:
-                    self._rest(packed, plan, done)
-                for row in done:
-                    arrivals[row] = Arrival(depth, x_ND[_indices(packed.rows == row, x_ND)])
-                packed, plan = _without(packed, done), None
+                    self._rest(plan, x_ND, groups)
+                for row, chosen in groups.items():
+                    arrivals[row] = Arrival(depth, x_ND if chosen.all() else x_ND[_indices(chosen, x_ND)])
+                packed, plan = _without(packed, groups), None
         for feed in feeds:
             self.cache.mark_passed(feed.row, feed.depth)
         return [arrivals[feed.row] for feed in feeds]
@@ -142,14 +146,13 @@ class Engine:
             x_ND = self.cache.take_up(slots_N, self.model.exit_at(depth - 1).head.in_features)
         return _Packed(packed_rows, positions, tokens_N, x_ND)
 
-    def _rest(self, packed: _Packed, plan: AttentionPlan, done: set[int]) -> None:
-        x_ND = packed.x_ND
-        if x_ND is None:
-            return
-        if len(done) == len(np.unique(packed.rows)):
+    def _rest(self, plan: AttentionPlan, x_ND: Tensor, groups: dict[int, Chosen]) -> None:
+        """Keeps the residual streams of sequences that end here, above the last cached block."""
+        chosen = np.logical_or.reduce(list(groups.values()))
+        if chosen.all():
             self.cache.rest(plan.slots_N, x_ND)
         else:
-            kept = _indices(np.isin(packed.rows, list(done)), x_ND)
+            kept = _indices(chosen, x_ND)
             self.cache.rest(plan.slots_N[kept], x_ND[kept])
 
     def _check(self, feeds: Sequence[Feed]) -> None:
@@ -221,13 +224,13 @@ def _merge(packed: _Packed, joining: _Packed) -> _Packed:
     )
 
 
-def _without(packed: _Packed, done: set[int]) -> _Packed | None:
-    stay = ~np.isin(packed.rows, list(done))
+def _without(packed: _Packed, groups: dict[int, Chosen]) -> _Packed | None:
+    stay = ~np.logical_or.reduce(list(groups.values()))
     if packed.x_ND is None or not stay.any():
         return None
     kept = _indices(stay, packed.x_ND)
     return _Packed(packed.rows[stay], packed.positions[stay], packed.tokens_N[kept], packed.x_ND[kept])
 
 
-def _indices(chosen: object, x_ND: Tensor) -> Tensor:
-    return torch.from_numpy(np.flatnonzero(np.asarray(chosen))).to(x_ND.device)
+def _indices(chosen: Chosen, x_ND: Tensor) -> Tensor:
+    return torch.from_numpy(np.flatnonzero(chosen)).to(x_ND.device)
