@@ -200,7 +200,10 @@ class StreamedCascade(Cascade):
         return depth == deepest or self.streams.mirror_source(depth) is not None
 
     def _read_out(self, x_BQD: Tensor, n_tokens: int) -> Tensor:
-        """The rows that predict: the last stream's, the sum of a token's streams, or all."""
+        """The rows that predict: the last stream's, the sum of a token's streams, or all.
+
+        Deviation: where streams are summed is not public; here before the exit's norm, so that equal streams predict as one does.
+        """
         if self._reads_all or x_BQD.shape[1] == n_tokens:
             return x_BQD
         if self.streams.supervision == "sum":

@@ -178,3 +178,21 @@ def test_one_trunk_pass_gives_the_logits_of_every_depth() -> None:
 def test_streams_that_the_model_does_not_have_are_refused(n: int) -> None:
     with pytest.raises(ValueError, match=rf"{n} streams outside 1\.\.3"), toy_streamed().running(n):
         pass
+
+
+def test_a_skipped_block_changes_nothing_but_that() -> None:
+    """LayerDrop: without block 4 (of the segment of block 3), depth 4 reads what came out of block 3."""
+    model, tokens = toy_streamed(), toy_tokens()
+    ((_, skipped_BTD),) = model.residuals(tokens, [4], skipped=[4])
+    ((_, shallow_BTD),) = model.residuals(tokens, [3])
+    torch.testing.assert_close(skipped_BTD, shallow_BTD, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("layout", ["by_layer", "tokens_window", "shared"])
+def test_bfloat16_products_are_close_to_float32(layout: str) -> None:
+    model, tokens = toy_streamed(dtype=torch.float32, **LAYOUTS[layout]), toy_tokens()
+    exact = model(tokens, 5).detach()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = model(tokens, 5).detach()
+    # eight bits of mantissa, through five blocks: the logits' spread is about 1
+    assert float((rounded.float() - exact).abs().mean()) < 0.02 * float(exact.std())
