@@ -87,7 +87,33 @@ def open_choices(analysis: Analysis) -> list[str]:
         "expanded percentile intervals.",
     ]
     kinds = {arm.objective.kind for arm in study.models.values()}
-    return [choice for choice in choices if not choice.startswith("MLMS") or "fixed_exits" in kinds]
+    stated = [choice for choice in choices if not choice.startswith("MLMS") or "fixed_exits" in kinds]
+    return stated + hidden_decoding_choices(study)
+
+
+def hidden_decoding_choices(study: Study) -> list[str]:
+    """What the Hidden Decoding paper leaves open, or has no case of; nothing without expansions."""
+    if not study.expansions:
+        return []
+    streams = [arm.model.streams for arm in study.expansions.values() if arm.model.streams is not None]
+    choices = [
+        "Hidden Decoding on a cascade: every stream has its own slices of the embedding and gets them at every junction, so each "
+        "depth is a model at each number of streams. The paper has one width and one depth.",
+        "Expansion: goes on from the finished base, whose cool-down is over, with the base's objective, on the batches after; "
+        "the rate warms up again and falls to 0 again. The paper's rates and optimizer state are not public (setting `optimizer`).",
+    ]
+    if study.controls:
+        choices.append(
+            "Controls: the base trained further without streams in one run, with one warm-up and cool-down, even beside a chain of "
+            "expansions that has one of each per expansion. Equal FLOPs are analytic, in the mean over the draws of depth and n."
+        )
+    if any(one.sampled for one in streams):
+        choices.append("Sampled streams: n is drawn uniformly per step; running n of more streams uses the last n tables.")
+    if any(one.supervision == "sum" for one in streams):
+        choices.append("Supervision `sum`: a token's streams are summed before the exit's norm.")
+    if any(one.n_mirrored for one in streams):
+        choices.append("KV-Mirror: U-shaped pairs around the last block that is not mirrored, within the last segment.")
+    return choices
 
 
 def limits(analysis: Analysis) -> list[str]:
