@@ -18,13 +18,18 @@ from components.inference.cache import Indices, KVCache
 
 
 class AttentionPlan:
-    """How the packed tokens attend: where their keys go, how they are arranged by sequence, and what each may see."""
+    """How the packed tokens attend: where their keys go, how they are arranged by sequence, and what each may see.
+
+    Attributes:
+        slots_N: where each token's keys and values go.
+        cos, sin: what rotates its query and key (`KVCache.rotation`).
+    """
 
     def __init__(self, cache: KVCache, rows: Indices, positions: Indices) -> None:
         """Plans for the tokens at (rows[i], positions[i]); the new positions of one sequence are contiguous."""
         self._cache = cache
         self.slots_N = torch.from_numpy(rows * cache.capacity + positions).to(cache.device)
-        self.rotary = cache.rotary(torch.from_numpy(positions).to(cache.device))
+        self.cos, self.sin = cache.rotation(torch.from_numpy(positions).to(cache.device))
         present, ranks, counts = np.unique(rows, return_inverse=True, return_counts=True)
         first = np.full(len(present), cache.capacity)
         np.minimum.at(first, ranks, positions)
@@ -47,24 +52,19 @@ class AttentionPlan:
         seen_S = torch.arange(self._n_seen, device=self._cache.device)
         return (seen_S <= last_RT[:, :, None])[:, None]
 
-    def attend(self, depth: int, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
-        """Stores the new keys and values of block `depth` and mixes the values that each new token may see.
+    def mix(self, q_NHK: Tensor, cached_2SHK: Tensor) -> Tensor:
+        """The values that each new token may see, mixed; its own key and value are in the cache already.
 
         Shapes:
-            All [1, H, N, K].
+            q_NHK: [N, H, K], as is the result. cached_2SHK: keys, then values, of all slots, [2, R * S, H, K].
         """
-        keys, values = self._cache.keys[depth - 1], self._cache.values[depth - 1]
-        slots_keys, slots_values = self._cache.by_slot[depth - 1]
-        slots_keys.index_copy_(0, self.slots_N, k_BHTK[0].transpose(0, 1))
-        slots_values.index_copy_(0, self.slots_N, v_BHTK[0].transpose(0, 1))
-        q_NHK = q_BHTK[0].transpose(0, 1)
+        heads = q_NHK.shape[1:]
         if self._places_N is not None:
-            padded = q_NHK.new_zeros(self._n_rows * self._n_new, *q_NHK.shape[1:])
+            padded = q_NHK.new_zeros(self._n_rows * self._n_new, *heads)
             q_NHK = padded.index_copy_(0, self._places_N, q_NHK)
-        q_RHTK = q_NHK.view(self._n_rows, self._n_new, *q_NHK.shape[1:]).transpose(1, 2)
-        k_RHSK, v_RHSK = (part[self._rows, : self._n_seen].transpose(1, 2) for part in (keys, values))
+        q_RHTK = q_NHK.view(self._n_rows, self._n_new, *heads).transpose(1, 2)
+        cached_2RSHK = cached_2SHK.view(2, self._cache.n_sequences, self._cache.capacity, *heads)
+        k_RHSK, v_RHSK = cached_2RSHK[:, self._rows, : self._n_seen].transpose(2, 3).unbind()
         mixed_RHTK = F.scaled_dot_product_attention(q_RHTK, k_RHSK, v_RHSK, attn_mask=self._mask_R1TS, is_causal=self._is_causal)
         mixed_NHK = mixed_RHTK.transpose(1, 2).flatten(0, 1)
-        if self._places_N is not None:
-            mixed_NHK = mixed_NHK.index_select(0, self._places_N)
-        return mixed_NHK.transpose(0, 1)[None]
+        return mixed_NHK if self._places_N is None else mixed_NHK.index_select(0, self._places_N)

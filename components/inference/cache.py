@@ -12,7 +12,7 @@ Shapes: R sequences, S positions, H heads, K channels per head, D width of the r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from components.config.schema import Model
-from components.models.blocks import Rotary, rotary_angles
+from components.models.blocks import rotary_angles
 
 Indices = npt.NDArray[np.int64]
 
@@ -31,8 +31,8 @@ class KVCache:
     Attributes:
         capacity: positions that each sequence can hold.
         deepest: blocks that have a cache; no sequence can run deeper.
-        keys, values: of each block, [R, S, H, K].
-        by_slot: the same memory as [R * S, H, K]; position p of sequence r is slot r * capacity + p.
+        blocks: keys, then values, of each block, [2, R * S, H, K]; position p of sequence r is slot r * capacity + p.
+        tokens: int64 [R * S], in the same slots.
     """
 
     def __init__(
@@ -56,15 +56,17 @@ class KVCache:
             )
         self.n_sequences, self.capacity, self.deepest = n_sequences, capacity, deepest
         widths = [segment.d_model for segment in model.segments for _ in range(segment.n_blocks)][:deepest]
-        shapes = [(n_sequences, capacity, width // model.head_dim, model.head_dim) for width in widths]
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
-        self.by_slot = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in zip(self.keys, self.values, strict=True)]
-        self.tokens = torch.zeros(n_sequences, capacity, dtype=torch.int64, device=device)
+        n_slots = n_sequences * capacity
+        self.blocks = [
+            torch.zeros(2, n_slots, width // model.head_dim, model.head_dim, dtype=dtype, device=device) for width in widths
+        ]
+        self.tokens = torch.zeros(n_slots, dtype=torch.int64, device=device)
         resting_width = widths[-2] if deepest > 1 else 0  # a token that has come to the last block never rests
-        self._resting = torch.zeros(n_sequences * capacity, resting_width, dtype=dtype, device=device)
+        self._resting = torch.zeros(n_slots, resting_width, dtype=dtype, device=device)
         self._counts = np.zeros((n_sequences, deepest + 1), dtype=np.int64)
-        self._rotary = rotary_angles(torch.arange(capacity, device=device), model.head_dim, model.rope_theta)
+        angles = rotary_angles(torch.arange(capacity, device=device), model.head_dim, model.rope_theta)
+        self._cos = torch.cat((angles.cos, angles.cos), -1).to(dtype)
+        self._sin = torch.cat((-angles.sin, angles.sin), -1).to(dtype)
 
     @property
     def device(self) -> torch.device:
@@ -73,7 +75,7 @@ class KVCache:
     @property
     def n_bytes(self) -> int:
         """Bytes of keys and values, used or not."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in [*self.keys, *self.values])
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.blocks)
 
     def length(self, row: int) -> int:
         """Tokens of a sequence."""
@@ -83,19 +85,24 @@ class KVCache:
         """Tokens of a sequence that have come through block `depth`, whose keys and values are therefore here."""
         return int(self._counts[row, depth])
 
-    def extend(self, row: int, tokens: Sequence[int]) -> None:
-        """Appends tokens that have not come through any block yet.
+    def extend(self, new_tokens: Mapping[int, Sequence[int]]) -> None:
+        """Appends tokens, by sequence, that have not come through any block yet.
 
         Raises:
-            ValueError: the sequence would overflow; nothing is changed.
+            ValueError: a sequence would overflow; nothing is changed.
         """
-        start = self.length(row)
-        end = start + len(tokens)
-        if end > self.capacity:
-            raise ValueError(f"sequence {row} is full: {start} + {len(tokens)} tokens, capacity {self.capacity}")
-        if tokens:
-            self.tokens[row, start:end] = torch.tensor(tokens, dtype=torch.int64)
-            self._counts[row, 0] = end
+        for row, tokens in new_tokens.items():
+            start = self.length(row)
+            if start + len(tokens) > self.capacity:
+                raise ValueError(f"sequence {row} is full: {start} + {len(tokens)} tokens, capacity {self.capacity}")
+        slots, flat = list[int](), list[int]()
+        for row, tokens in new_tokens.items():
+            first = row * self.capacity + self.length(row)
+            slots.extend(range(first, first + len(tokens)))
+            flat.extend(tokens)
+            self._counts[row, 0] += len(tokens)
+        if flat:
+            self.tokens[torch.tensor(slots, device=self.device)] = torch.tensor(flat, device=self.device)
 
     def crop(self, row: int, n_tokens: int) -> None:
         """Keeps exactly the first `n_tokens` tokens of a sequence.
@@ -128,6 +135,10 @@ class KVCache:
         """The residual streams of resting tokens, [N, d_model]."""
         return self._resting[:, :d_model].index_select(0, slots_N)
 
-    def rotary(self, positions_N: Tensor) -> Rotary:
-        """Rotary angles of the given positions, [N, 1, 1, K/2]."""
-        return Rotary(self._rotary.cos.index_select(0, positions_N), self._rotary.sin.index_select(0, positions_N))
+    def rotation(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and signed sin of the given positions: x cos + (x with its halves swapped) sin turns x by its position's angle.
+
+        Shapes:
+            [N, 1, 1, K] each.
+        """
+        return self._cos.index_select(0, positions_N), self._sin.index_select(0, positions_N)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 from components.inference.attention import AttentionPlan
+from components.inference.block import BlockWeights, run_block
 from components.inference.cache import Indices, KVCache
+from components.models.blocks import Block
 from components.models.cascade import Cascade
 from components.models.repaired import Repaired
 
@@ -76,6 +78,8 @@ class Engine:
         self.model = model
         self.cache = KVCache(model.settings, n_sequences, capacity, deepest or model.n_blocks, weight.dtype, weight.device)
         self.work = 0
+        self._weights = [BlockWeights.of(cast(Block, block)) for block in list(model.blocks)[: self.cache.deepest]]
+        self._junctions = {depth + 1 for depth in model.settings.exits}
 
     @torch.inference_mode()
     def advance(self, feeds: Sequence[Feed]) -> list[Arrival]:
@@ -86,8 +90,7 @@ class Engine:
                 vocabulary or a depth that the cache does not have, or a depth that a repair block reads out. Nothing is changed.
         """
         self._check(feeds)
-        for feed in feeds:
-            self.cache.extend(feed.row, feed.tokens)
+        self.cache.extend({feed.row: feed.tokens for feed in feeds})
         arrivals: dict[int, Arrival] = {}
         packed: _Packed | None = None
         plan: AttentionPlan | None = None
@@ -126,11 +129,11 @@ class Engine:
         return [logits[i] for i in range(len(arrivals))]
 
     def _run(self, packed: _Packed, plan: AttentionPlan, depth: int) -> Tensor:
-        x_1ND = self.model.enter(None if packed.x_ND is None else packed.x_ND[None], packed.tokens_N[None], depth)
-        x_1ND = self.model.blocks[depth - 1](x_1ND, plan.rotary, None, partial(plan.attend, depth))
+        x_ND = packed.x_ND
+        if x_ND is None or depth in self._junctions:
+            x_ND = self.model.enter(x_ND, packed.tokens_N, depth)
         self.work += len(packed.rows)
-        out: Tensor = x_1ND[0]
-        return out
+        return run_block(self._weights[depth - 1], x_ND, plan, self.cache.blocks[depth - 1], self.model.settings.norm_eps)
 
     def _joining(self, rows: Sequence[int], depth: int) -> _Packed | None:
         """The tokens of these sequences that go on, or start, at block `depth`."""
@@ -140,7 +143,7 @@ class Engine:
             return None
         packed_rows = np.repeat(list(waiting), [len(part) for part in waiting.values()])
         slots_N = torch.from_numpy(packed_rows * self.cache.capacity + positions).to(self.cache.device)
-        tokens_N = self.cache.tokens.flatten().index_select(0, slots_N)
+        tokens_N = self.cache.tokens.index_select(0, slots_N)
         x_ND = None
         if depth > 1:
             x_ND = self.cache.take_up(slots_N, self.model.exit_at(depth - 1).head.in_features)
@@ -167,10 +170,6 @@ class Engine:
             if any(not 0 <= token < self.model.vocab_size for token in feed.tokens):
                 raise ValueError(f"sequence {feed.row}: a token outside 0..{self.model.vocab_size - 1}")
             length = self.cache.length(feed.row)
-            if length + len(feed.tokens) > self.cache.capacity:
-                raise ValueError(
-                    f"sequence {feed.row} is full: {length} + {len(feed.tokens)} tokens, capacity {self.cache.capacity}"
-                )
             if not feed.tokens and self.cache.passed(feed.row, feed.depth) == length:
                 raise ValueError(f"sequence {feed.row}: all its {length} tokens have come to depth {feed.depth} already")
 

@@ -5,15 +5,11 @@ Shapes: B batch, T tokens, D width of the residual stream, H heads, K channels p
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-# Mixes the values for the queries given (q, k, v), all [B, H, T, K]: how a cache takes part in a block.
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Rotary(NamedTuple):
@@ -67,11 +63,8 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
         self.out = nn.Linear(d_model, d_model, bias=False)
 
-    def forward(self, x_BTD: Tensor, rotary: Rotary, mask_B1TT: Tensor | None, attend: Attend | None = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, rotary: Rotary, mask_B1TT: Tensor | None) -> Tensor:
         """Attention output before it is added to the residual stream.
-
-        Args:
-            attend: replaces causal attention among the given tokens, for example by attention to a cache.
 
         Shapes:
             x_BTD: [B, T, D]. mask_B1TT: bool [B, 1, T, T], True where attending is allowed; None is plain causal.
@@ -81,10 +74,7 @@ class Attention(nn.Module):
         qk = rotate(qkv[:, :, :2], rotary)
         q_BHTK, k_BHTK = (qk[:, :, i].transpose(1, 2) for i in range(2))
         v_BHTK = qkv[:, :, 2].transpose(1, 2)
-        if attend is not None:
-            mixed_BHTK = attend(q_BHTK, k_BHTK, v_BHTK)
-        else:
-            mixed_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=mask_B1TT, is_causal=mask_B1TT is None)
+        mixed_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=mask_B1TT, is_causal=mask_B1TT is None)
         mixed: Tensor = self.out(mixed_BHTK.transpose(1, 2).reshape(batch, length, width))
         return mixed
 
@@ -113,7 +103,7 @@ class Block(nn.Module):
         self.ffn_norm = RMSNorm(d_model, norm_eps)
         self.ffn = SwiGLU(d_model, ffn_ratio * d_model)
 
-    def forward(self, x_BTD: Tensor, rotary: Rotary, mask_B1TT: Tensor | None, attend: Attend | None = None) -> Tensor:
-        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rotary, mask_B1TT, attend)
+    def forward(self, x_BTD: Tensor, rotary: Rotary, mask_B1TT: Tensor | None) -> Tensor:
+        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rotary, mask_B1TT)
         out: Tensor = x_BTD + self.ffn(self.ffn_norm(x_BTD))
         return out
