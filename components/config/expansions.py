@@ -63,7 +63,7 @@ class ExpansionResolver:
         model = self._validate(Model, {**fields, "streams": streams}, at, self.problems)
         if model is None:
             return None
-        return self._arm(name, at, base, model, training, block.replication, block.optimizer)
+        return self._arm(name, at, base, model, training, block, None)
 
     def _control(self, name: str, block: ControlBlock) -> Arm | None:
         at = f"controls.{name}"
@@ -76,25 +76,33 @@ class ExpansionResolver:
             rule = f"must be the arm that {of.name} comes from, {lineage[0].base}"
             self.problems.append(Problem(f"{at}.base", base.name, rule, f"write {lineage[0].base}"))
             return None
-        settings = self._file.expansions[of.name]
         steps = sum(arm.training.steps for arm in lineage)
-        control = self._trained_for(steps, name, at, base, of, settings)
+        control = self._trained_for(steps, name, block, of)
         if control is None or block.equal == "tokens":
             return control
         flops = sum(self._flops_per_token(arm) * arm.training.steps for arm in lineage)
-        return self._trained_for(max(1, round(flops / self._flops_per_token(control))), name, at, base, of, settings)
+        return self._trained_for(max(1, round(flops / self._flops_per_token(control))), name, block, of)
 
-    def _trained_for(self, steps: int, name: str, at: str, base: Arm, of: Arm, settings: ExpansionBlock) -> Arm | None:
-        """The base, trained further for so many steps with the recipe of `of`."""
+    def _trained_for(self, steps: int, name: str, block: ControlBlock, of: Arm) -> Arm | None:
+        """The control's base, trained further for so many steps with the recipe of `of`."""
+        at, base = f"controls.{name}", self._arms[block.base]
         training = self._training(base, {**_fields(of.training), "steps": steps}, at)
         if training is None:
             return None
-        return self._arm(name, at, base, base.model, training, settings.replication, settings.optimizer)
+        return self._arm(name, at, base, base.model, training, self._file.expansions[of.name], block)
 
-    def _arm(self, name: str, at: str, base: Arm, model: Model, training: Training, replication: str, optimizer: str) -> Arm | None:
+    def _arm(
+        self, name: str, at: str, base: Arm, model: Model, training: Training, block: ExpansionBlock, control: ControlBlock | None
+    ) -> Arm | None:
         settings_type = importlib.import_module("components.objectives.hidden_decoding").Settings
-        inner = base.objective.inner if isinstance(base.objective, settings_type) else base.objective
-        settings = settings_type(kind="hidden_decoding", base=base.name, inner=inner, replication=replication, optimizer=optimizer)
+        settings = settings_type(
+            kind="hidden_decoding",
+            base=base.name,
+            inner=base.objective.inner if isinstance(base.objective, settings_type) else base.objective,
+            replication=block.replication,
+            optimizer=block.optimizer,
+            control=control,
+        )
         broken = [Problem(f"{at}.{key}", value, rule, remedy) for key, value, rule, remedy in settings.problems(model)]
         self.problems += broken
         if broken:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import SerializeAsAny
 
-from components.config.schema import Model, ObjectiveSettings
+from components.config.schema import ControlBlock, Model, ObjectiveSettings
 from components.objectives import base
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Settings(ObjectiveSettings):
     Attributes:
         inner: the base's objective.
         optimizer: keep goes on from the base's moments (zero for new tables), fresh from none.
+        control: for a control, the expansion it stands beside and what they have equal; None for an expansion.
     """
 
     from_scratch: ClassVar[bool] = False
@@ -48,6 +49,7 @@ class Settings(ObjectiveSettings):
     inner: SerializeAsAny[ObjectiveSettings]
     replication: Literal["cyclic", "block"]
     optimizer: Literal["keep", "fresh"]
+    control: ControlBlock | None
 
     def trained_depths(self, model: Model) -> tuple[int, ...]:
         return self.inner.trained_depths(model)

@@ -86,12 +86,16 @@ class Analysis:
 
     def difference(self, arm: ArmResults, depth: int) -> Interval:
         """NLL of the arm minus the reference's at the same depth."""
-        first, second = self._pair(arm)
+        return self.difference_between(arm, self.reference, depth)
+
+    def difference_between(self, arm: ArmResults, other: ArmResults, depth: int) -> Interval:
+        """NLL of the arm minus the other's at the same depth."""
+        first, second = self._pair(arm, other)
         return interval(subtract(first[:, depth - 1], second[:, depth - 1]), self.confidence, self.n_documents)
 
     def area_difference(self, arm: ArmResults, is_clipped: bool) -> Interval | None:
         """AULB of the arm minus the reference's; None unless both are curves of the same length."""
-        first, second = self._pair(arm)
+        first, second = self._pair(arm, self.reference)
         if not (arm.is_curve and self.reference.is_curve) or first.shape[1] != second.shape[1]:
             return None
         if is_clipped:
@@ -124,8 +128,8 @@ class Analysis:
         """The papers' claims, judged."""
         return judge_claims(CLAIMS, [self._evidence(arm) for arm in self.arms], self.confidence)
 
-    def _pair(self, arm: ArmResults) -> tuple[FloatArray, FloatArray]:
-        first, second = self.samples[arm.name], self.samples[self.reference.name]
+    def _pair(self, arm: ArmResults, other: ArmResults) -> tuple[FloatArray, FloatArray]:
+        first, second = self.samples[arm.name], self.samples[other.name]
         rows = min(len(first), len(second))
         return first[:rows], second[:rows]
 

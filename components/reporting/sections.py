@@ -13,6 +13,7 @@ from components.reporting.environment import environment_table
 from components.reporting.figures import Figure
 from components.reporting.load import ArmResults
 from components.reporting.plots import cost_figure, frontier_figures, training_figure
+from components.reporting.streams import streams_tables
 from components.reporting.tables import (
     Row,
     Table,
@@ -55,6 +56,7 @@ def build_sections(analysis: Analysis) -> list[Section]:
             tables=(frontier_table(analysis), sensitivity_table(analysis)),
         ),
         _differences(analysis),
+        *_streams(analysis),
         _findings(analysis),
         _cost(analysis),
         _training(analysis),
@@ -101,6 +103,11 @@ def _differences(analysis: Analysis) -> Section:
         text = (f"There is only one evaluated arm, {analysis.reference.name}: nothing to compare it with.",)
         return Section("Differences between arms", "differences", text)
     return Section("Differences between arms", "differences", tables=(difference_table(analysis), depth_difference_table(analysis)))
+
+
+def _streams(analysis: Analysis) -> list[Section]:
+    tables = streams_tables(analysis)
+    return [Section("Hidden Decoding", "streams", tables=tables)] if tables else []
 
 
 def _findings(analysis: Analysis) -> Section:

@@ -26,7 +26,14 @@ TOLERANCE = 1e-12
 
 def hidden_arm(inner: dict[str, Any], name: str = "hd", base: str = "toy", optimizer: str = "keep", **streams: Any) -> Arm:
     kept = toy_arm(inner)
-    settings = Settings(kind="hidden_decoding", base=base, inner=kept.objective, replication="cyclic", optimizer=optimizer)  # type: ignore[arg-type]
+    settings = Settings(
+        kind="hidden_decoding",
+        base=base,
+        inner=kept.objective,
+        replication="cyclic",
+        optimizer=optimizer,
+        control=None,  # type: ignore[arg-type]
+    )
     model = toy_streamed(**streams).settings
     return Arm(name=name, base=base, model=model, training=toy_training(), objective=settings, first_step=10)
 

@@ -1,0 +1,183 @@
+"""The report's chapter on Hidden Decoding: gains over the controls, ablations, every (depth, streams) cell, and what streams cost.
+
+Easy to get wrong: a gain over the base alone says nothing, for the base has seen fewer tokens. Gains are quoted against the base
+trained further without streams, on as many tokens and with as many FLOPs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from components.config.schema import Arm, ControlBlock
+from components.evaluation.bootstrap import verdict
+from components.models.stream_sizes import cache_bytes
+from components.reporting import formats
+from components.reporting.analysis import Analysis
+from components.reporting.load import ArmResults
+from components.reporting.tables import Row, Table
+from components.results import DepthScore
+
+CACHE_BYTES_PER_VALUE = 2  # bfloat16
+
+
+class Cell(NamedTuple):
+    """One model at one number of streams: a column of the grid, depths 1..N, mean over seeds."""
+
+    name: str
+    n_streams: int
+    nll_nats: tuple[float | None, ...]
+    flops_per_token: tuple[int, ...]
+
+
+def streams_tables(analysis: Analysis) -> tuple[Table, ...]:
+    """The chapter's tables; none without an evaluated expansion."""
+    expansions = [arm for arm in analysis.arms if arm.name in analysis.results.study.expansions]
+    if not expansions:
+        return ()
+    return (
+        gain_table(analysis, expansions),
+        *ablation_tables(analysis, expansions),
+        grid_table(analysis, expansions),
+        stream_cost_table(analysis, expansions),
+    )
+
+
+def gain_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> Table:
+    """NLL of every expansion minus its controls', at the exits."""
+    evaluated = {arm.name: arm for arm in analysis.arms}
+    controls = {name: _control(arm) for name, arm in analysis.results.study.controls.items()}
+    exits = analysis.results.study.model.exits
+    rows: list[Row] = []
+    for arm in expansions:
+        own = [(name, control.equal) for name, control in controls.items() if control is not None and control.of == arm.name]
+        for name, equal in own:
+            known = evaluated.get(name)
+            cells = [formats.MISSING if known is None else _difference(analysis, arm, known, depth) for depth in exits]
+            rows.append((arm.name, str(arm.n_streams), f"{name}: equal {equal}", *cells))
+    columns = ("expansion", "n", "control", *(f"NLL at k = {depth}" for depth in exits))
+    note = "Nats per token, expansion minus control: below 0 the streams won. Intervals as in the differences between arms."
+    return Table("Gain of streams over their controls", columns, tuple(rows), note, (0, 2))
+
+
+def ablation_tables(analysis: Analysis, expansions: Sequence[ArmResults]) -> tuple[Table, ...]:
+    """One table for each base and n with several expansions: NLL minus that of the first, at the exits."""
+    groups: dict[tuple[str | None, int], list[ArmResults]] = {}
+    for arm in expansions:
+        if arm.arm.model.streams is not None and arm.arm.model.streams.sampled is None:
+            groups.setdefault((arm.arm.base, arm.n_streams), []).append(arm)
+    exits = analysis.results.study.model.exits
+    tables = []
+    for (base, n), (first, *others) in groups.items():
+        rows = tuple((arm.name, *(_difference(analysis, arm, first, depth) for depth in exits)) for arm in others)
+        if rows:
+            columns = ("expansion", *(f"NLL at k = {depth}" for depth in exits))
+            note = f"Nats per token, minus {first.name}; all start from {base}."
+            tables.append(Table(f"Ablations at n = {n}: differences to {first.name}", columns, rows, note))
+    return tuple(tables)
+
+
+def grid_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> Table:
+    """NLL of every depth at every number of streams; a star marks cells that no cheaper or equal cell beats."""
+    names = {arm.arm.base for arm in expansions} | {arm.name for arm in expansions}
+    cells = [cell for arm in analysis.arms if arm.name in names for cell in _cells(arm)]
+    frontier = _frontier(cells)
+    rows = []
+    for depth in range(analysis.results.study.model.n_blocks):
+        texts = (
+            formats.number_text(cell.nll_nats[depth]) + (" *" if (column, depth) in frontier else "")
+            for column, cell in enumerate(cells)
+        )
+        rows.append((str(depth + 1), *texts))
+    columns = ("depth k", *(f"{cell.name}, n = {cell.n_streams}" for cell in cells))
+    note = "Nats per token. Star: on the frontier of NLL against FLOPs per token, over all cells of this table."
+    return Table("Every depth at every number of streams", columns, tuple(rows), note, is_folded=len(cells) > 4)
+
+
+def stream_cost_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> Table:
+    """What a token costs with streams, relative to the arm that the expansions come from."""
+    models, results = analysis.results.study.models, {arm.name: arm for arm in analysis.arms}
+    rows: list[Row] = []
+    for arm in expansions:
+        root = _root(arm.arm, models)
+        plain = results.get(root.name)
+        seq_len = analysis.results.study.data.seq_len
+        own, base = (cache_bytes(one.model, one.model.n_blocks, seq_len, CACHE_BYTES_PER_VALUE) for one in (arm.arm, root))
+        rows.append(
+            (
+                arm.name,
+                str(arm.n_streams),
+                formats.MISSING if plain is None else f"{arm.full.flops_per_token / plain.full.flops_per_token:.2f}",
+                _ratio(_seconds_per_token(arm), None if plain is None else _seconds_per_token(plain)),
+                formats.count_text(arm.full.parameters),
+                f"{own / seq_len:,.0f}",
+                f"{own / base:.2f}",
+            )
+        )
+    columns = ("expansion", "n", "forward FLOPs", "training time", "parameters", "KV bytes per token", "KV")
+    note = (
+        "Forward FLOPs of the full model, training time per token, and KV are multiples of the arm without streams. KV: keys and "
+        "values in bfloat16, at the study's row length. Times of stages that ran side by side are rough."
+    )
+    return Table("Cost of streams", columns, tuple(rows), note)
+
+
+def _control(arm: Arm) -> ControlBlock | None:
+    control: ControlBlock | None = getattr(arm.objective, "control", None)
+    return control
+
+
+def _difference(analysis: Analysis, arm: ArmResults, other: ArmResults, depth: int) -> str:
+    difference = analysis.difference_between(arm, other, depth)
+    return f"{formats.interval_text(difference)} {verdict(difference)}"
+
+
+def _cells(arm: ArmResults) -> list[Cell]:
+    counts = sorted({score.n_streams for seed in arm.evaluation.seeds for score in seed.depths})
+    cells = []
+    for n in counts:
+        by_depth: dict[int, list[DepthScore]] = {}
+        for seed in arm.evaluation.seeds:
+            for score in seed.depths:
+                if score.n_streams == n:
+                    by_depth.setdefault(score.depth, []).append(score)
+        scores = [by_depth[depth] for depth in sorted(by_depth)]
+        cells.append(Cell(arm.name, n, tuple(map(_mean_nll, scores)), tuple(one[0].flops_per_token for one in scores)))
+    return cells
+
+
+def _mean_nll(scores: Sequence[DepthScore]) -> float | None:
+    known = [score.nll_nats for score in scores if score.nll_nats is not None]
+    return sum(known) / len(known) if len(known) == len(scores) else None
+
+
+def _frontier(cells: Sequence[Cell]) -> set[tuple[int, int]]:
+    """(column, depth - 1) of the cells that are better than every cell of no more FLOPs."""
+    points = sorted(
+        (flops, nll, column, depth)
+        for column, cell in enumerate(cells)
+        for depth, (nll, flops) in enumerate(zip(cell.nll_nats, cell.flops_per_token, strict=True))
+        if nll is not None
+    )
+    best, found = float("inf"), set()
+    for _, nll, column, depth in points:
+        if nll < best:
+            best = nll
+            found.add((column, depth))
+    return found
+
+
+def _root(arm: Arm, models: dict[str, Arm]) -> Arm:
+    """The arm from scratch that a chain of expansions starts from."""
+    while arm.base is not None:
+        arm = models[arm.base]
+    return arm
+
+
+def _seconds_per_token(arm: ArmResults) -> float | None:
+    seeds = arm.cost.seeds if arm.cost else ()
+    return sum(seed.seconds / seed.tokens for seed in seeds) / len(seeds) if seeds else None
+
+
+def _ratio(own: float | None, base: float | None) -> str:
+    return formats.MISSING if own is None or not base else f"{own / base:.2f}"
