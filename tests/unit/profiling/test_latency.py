@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from components.config.profile import Profile, SpeculationGrid
+from components.inference import engine
+from components.inference.block import BlockWeights, run_block
 from components.inference.engine import decodable_depths
 from components.models.repaired import Repaired
 from components.models.sizes import prefix_parameters
@@ -96,10 +98,14 @@ def test_every_depth_batch_and_context_gets_a_cell() -> None:
     assert last.kv_bytes == 4 * 3 * 6 * 2 * (2 * 16 + 2 * 24 + 32)
 
 
-def test_only_the_prefix_runs_in_the_timed_part_and_warm_up_is_left_out() -> None:
-    model, ran = toy_cascade(dtype=torch.float32), []
-    for i, block in enumerate(model.blocks):
-        block.register_forward_pre_hook(lambda module, inputs, i=i: ran.append((i, inputs[0].shape[1])))
+def test_only_the_prefix_runs_in_the_timed_part_and_warm_up_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[int, int]] = []
+
+    def noted(weights: BlockWeights, x_ND: torch.Tensor, *others: Any) -> torch.Tensor:
+        ran.append((x_ND.shape[1], len(x_ND)))
+        return run_block(weights, x_ND, *others)
+
+    monkeypatch.setattr(engine, "run_block", noted)
 
     class Counting(Stopwatch):
         def seconds(self, operation: Callable[[], object]) -> float:
@@ -109,8 +115,9 @@ def test_only_the_prefix_runs_in_the_timed_part_and_warm_up_is_left_out() -> Non
             return 1.0
 
     measured: list[list[tuple[int, int]]] = []
-    turn = take_turn(model, 3, 2, 6, 2, Counting(lambda: None))
-    assert measured == [[(0, 12), (1, 12), (2, 12)], [(0, 2), (1, 2), (2, 2)], [(0, 2), (1, 2), (2, 2)]]
+    turn = take_turn(toy_cascade(dtype=torch.float32), 3, 2, 6, 2, Counting(lambda: None))
+    step = [(16, 2), (16, 2), (24, 2)]  # width and tokens of blocks 1-3
+    assert measured == [[(16, 12), (16, 12), (24, 12)], step, step]
     assert (len(turn.prefill), len(turn.decode)) == (1, 2)
 
 

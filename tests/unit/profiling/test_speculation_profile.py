@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from components.config.profile import SpeculationGrid
+from components.inference import engine
+from components.inference.block import run_block
 from components.inference.generate import Request
 from components.inference.speculative import Speculation
-from components.models.cascade import Cascade
 from components.profiling.latency import Stopwatch
 from components.profiling.speculation import measure_cost_ratio, measure_speculation, n_cells, profile_speculation, recommend
 from components.results import SpeculationCell
 from tests.toys import toy_cascade
 
 
-class BlockClock:
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     """Time is the number of blocks run, whatever they run on: a device bound by reading weights."""
+    blocks_run: list[object] = []
 
-    def __init__(self, model: Cascade) -> None:
-        self.now = 0.0
-        for block in model.blocks:
-            block.register_forward_pre_hook(lambda module, inputs: self._tick())
+    def counted(*arguments: Any) -> torch.Tensor:
+        blocks_run.append(None)
+        return run_block(*arguments)
 
-    def _tick(self) -> None:
-        self.now += 1.0
-
-
-def _watched(model: Cascade) -> Stopwatch:
-    clock = BlockClock(model)
-    return Stopwatch(lambda: None, lambda: clock.now)
+    monkeypatch.setattr(engine, "run_block", counted)
+    return Stopwatch(lambda: None, lambda: float(len(blocks_run)))
 
 
 def _cell(measured: float, low: float, acceptance: float = 0.5) -> SpeculationCell:
@@ -39,16 +38,14 @@ def _cell(measured: float, low: float, acceptance: float = 0.5) -> SpeculationCe
     )  # fmt: skip
 
 
-def test_cost_ratio_is_the_share_of_blocks() -> None:
-    model = toy_cascade(dtype=torch.float32)
-    assert measure_cost_ratio(model, 2, 5, 4, _watched(model)) == pytest.approx(2 / 5)
+def test_cost_ratio_is_the_share_of_blocks(watch: Stopwatch) -> None:
+    assert measure_cost_ratio(toy_cascade(dtype=torch.float32), 2, 5, 4, watch) == pytest.approx(2 / 5)
 
 
 @pytest.mark.parametrize(("depth", "draft_tokens"), [(1, 4), (2, 3), (4, 2)])
-def test_measured_speedup_follows_the_formula(depth: int, draft_tokens: int) -> None:
+def test_measured_speedup_follows_the_formula(watch: Stopwatch, depth: int, draft_tokens: int) -> None:
     """A toy of random weights hardly agrees with its own prefixes: acceptance is poor, and the measurement must say slower."""
     model = toy_cascade(dtype=torch.float32)
-    watch = _watched(model)
     requests = [Request((token,), 5, 50) for token in (3, 11)]
     cell = measure_speculation(model, requests, Speculation(depth, draft_tokens), depth / 5, watch)
     assert cell.expected_speedup is not None
@@ -66,9 +63,9 @@ def test_nothing_is_recommended_that_does_not_gain_beyond_its_spread() -> None:
     assert recommend([_cell(1.1, 1.05), _cell(1.3, 1.01), _cell(1.5, 0.9)]) == _cell(1.3, 1.01)
 
 
-def test_every_shallower_depth_and_draft_length_gets_a_cell() -> None:
+def test_every_shallower_depth_and_draft_length_gets_a_cell(watch: Stopwatch) -> None:
     model = toy_cascade(dtype=torch.float32)
     grid = SpeculationGrid(draft_tokens=(1, 2), prompts=1, prompt_tokens=4, new_tokens=4)
-    cells = profile_speculation(model, grid, [[1, 2, 3, 4]], _watched(model))
+    cells = profile_speculation(model, grid, [[1, 2, 3, 4]], watch)
     assert [(cell.draft_depth, cell.draft_tokens) for cell in cells] == [(k, g) for k in range(1, 5) for g in (1, 2)]
     assert len(cells) == n_cells(model, grid)
