@@ -79,7 +79,7 @@ def ablation_tables(analysis: Analysis, expansions: Sequence[ArmResults]) -> tup
 
 def grid_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> Table:
     """NLL of every depth at every number of streams; a star marks cells that no cheaper or equal cell beats."""
-    names = {arm.arm.base for arm in expansions} | {arm.name for arm in expansions}
+    names = {arm.arm.base for arm in expansions} | {arm.name for arm in expansions} | set(analysis.results.study.controls)
     cells = [cell for arm in analysis.arms if arm.name in names for cell in _cells(arm)]
     frontier = _frontier(cells)
     rows = []

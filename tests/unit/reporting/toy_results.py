@@ -61,6 +61,7 @@ class ToyArm:
     hours: float = 0.05
     validation: str = "validation-fingerprint"
     model: Mapping[str, Any] = field(default_factory=dict)
+    n_streams: int = 1
 
 
 def standard_arms() -> dict[str, ToyArm]:
@@ -77,11 +78,12 @@ def make_study(
 ) -> Study:
     """Writes `params.yaml` (JSON is YAML) and loads it."""
     raw: dict[str, Any] = dict(read_yaml(ROOT / "params.yaml"))
-    trained = {name: arm for name, arm in arms.items() if arm.objective["kind"] != "repair"}
+    sections = {"repair": "repairs", "expansion": "expansions", "control": "controls"}
+    trained = {name: arm for name, arm in arms.items() if arm.objective["kind"] not in sections}
     raw["arms"] = {name: {"objective": arm.objective, "model": arm.model} for name, arm in trained.items()}
-    raw["repairs"] = {
-        name: {key: arm.objective[key] for key in ("base", "part")} for name, arm in arms.items() if name not in trained
-    }
+    for kind, section in sections.items():
+        own = {name: dict(arm.objective) for name, arm in arms.items() if arm.objective["kind"] == kind}
+        raw[section] = {name: {key: value for key, value in block.items() if key != "kind"} for name, block in own.items()}
     raw["training"] = {**raw["training"], "seeds": list(seeds)}
     raw["model"] = {**raw["model"], "segments": [{"n_blocks": n, "d_model": 48 + 16 * i} for i, n in enumerate(n_blocks)]}
     raw["evaluation"] = {**raw["evaluation"], "bootstrap_resamples": 200}
@@ -116,7 +118,7 @@ def _write_arm(artifacts: Path, arm: Arm, toy: ToyArm, seeds: Sequence[int], n_d
         sums.append((own + noise) * n_tokens[:, None])
         with np.errstate(invalid="ignore"):
             mean = (sums[-1].sum(axis=0) / n_tokens.sum()).tolist()
-        evaluations.append(_seed_evaluation(seed, mean, int(n_tokens.sum()), int(n_bytes.sum())))
+        evaluations.append(_seed_evaluation(seed, mean, int(n_tokens.sum()), int(n_bytes.sum()), toy.n_streams))
     validation = ValidationSet(
         fingerprint=toy.validation, n_documents=n_documents, n_tokens=int(n_tokens.sum()), n_bytes=int(n_bytes.sum())
     )
@@ -142,7 +144,7 @@ def _write_arm(artifacts: Path, arm: Arm, toy: ToyArm, seeds: Sequence[int], n_d
         _write_histories(artifacts / "models" / arm.name, seeds, toy)
 
 
-def _seed_evaluation(seed: int, mean: list[float], n_tokens: int, n_bytes: int) -> SeedEvaluation:
+def _seed_evaluation(seed: int, mean: list[float], n_tokens: int, n_bytes: int, n_streams: int) -> SeedEvaluation:
     scores = []
     for depth, value in enumerate(mean, start=1):
         state, nll = finite(value)
@@ -150,13 +152,13 @@ def _seed_evaluation(seed: int, mean: list[float], n_tokens: int, n_bytes: int) 
         scores.append(
             DepthScore(
                 depth=depth,
-                n_streams=1,
+                n_streams=n_streams,
                 state=state,
                 nll_nats=nll,
                 ppl=perplexity(nll),
                 bits_per_byte=bits,
                 parameters=50_000 + 40_000 * depth,
-                flops_per_token=200_000 + 80_000 * depth,
+                flops_per_token=(200_000 + 80_000 * depth) * n_streams,
                 blocks_run=depth,
             )
         )
