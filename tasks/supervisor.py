@@ -42,7 +42,8 @@ def start_supervised(
         StoppingError: after `stop_supervised`: this process is on its way out.
     """
     root = Path(__file__).resolve().parents[1]
-    wrapped = [sys.executable, str(root / "tasks" / "supervisor.py"), "--parent", str(os.getpid()), "--", *command]
+    # -P: without it the folder of the script would lead sys.path, and tasks/select.py would stand in for Python's own module
+    wrapped = [sys.executable, "-P", str(root / "tasks" / "supervisor.py"), "--parent", str(os.getpid()), "--", *command]
     with _lock:
         if _stopping.is_set():
             raise StoppingError("stopping: no new process is started")
