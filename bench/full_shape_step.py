@@ -49,9 +49,8 @@ def main() -> None:
     small = study.model_copy(update={"runtime": study.runtime.model_copy(update={"micro_batch_rows": 1})})
     plan = next(plan for plan in plan_study(small) if plan.name == arm.name)
     planned = (plan.state_bytes + plan.activation_bytes) / 2**30
-    print(
-        f"peak memory of the process {peak_memory_bytes(torch.device('cpu')) / 2**30:.1f} GiB; planned for bfloat16 {planned:.1f} GiB"
-    )
+    peak = peak_memory_bytes(torch.device("cpu")) / 2**30
+    print(f"peak memory of the process {peak:.1f} GiB; planned for bfloat16 {planned:.1f} GiB")
 
 
 if __name__ == "__main__":
