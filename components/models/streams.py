@@ -149,6 +149,7 @@ class StreamedCascade(Cascade):
         deepest = max(depths)
         for depth in depths:
             self.segment_at(depth)
+        by_row, by_token = self._rotaries(tokens_BT)
         contexts: dict[int, Tensor] = {}
         sources = {source for depth in range(1, deepest + 1) if (source := self.streams.mirror_source(depth)) is not None}
         x_BQD: Tensor | None = None
@@ -159,7 +160,8 @@ class StreamedCascade(Cascade):
                 contexts[depth] = block.attention_norm(x_BQD)
             if depth not in skipped:
                 source = self.streams.mirror_source(depth)
-                rows = self._rows(depth, deepest, tokens_BT, documents_BT)
+                rotary = by_token if self._counts_tokens(depth) else by_row
+                rows = self._rows(depth, deepest, rotary, tokens_BT.shape[1], documents_BT)
                 x_BQD = block(x_BQD, rows, None if source is None else contexts[source])
             if depth in depths:
                 yield depth, self._read_out(x_BQD, tokens_BT.shape[1])
@@ -169,8 +171,18 @@ class StreamedCascade(Cascade):
         tables = [self.embeddings, *(cast(nn.ModuleList, own) for own in self.stream_embeddings)][-self._n :]
         return torch.stack([table[segment](tokens_BT) for table in tables], dim=2).flatten(1, 2)
 
-    def _rows(self, depth: int, deepest: int, tokens_BT: Tensor, documents_BT: Tensor | None) -> LayerRows:
-        streams, n, n_tokens = self.streams, self._n, tokens_BT.shape[1]
+    def _rotaries(self, tokens_BT: Tensor) -> tuple[Rotary, Rotary]:
+        """Angles of all rows, their positions counted in rows and in tokens."""
+        rows_R = torch.arange(self._n * tokens_BT.shape[1], device=tokens_BT.device)
+        head_dim, theta = self.settings.head_dim, self.settings.rope_theta
+        return rotary_angles(rows_R, head_dim, theta), rotary_angles(rows_R // self._n, head_dim, theta)
+
+    def _counts_tokens(self, depth: int) -> bool:
+        rule = self.streams.rope_rule
+        return rule == "logical" or (rule == "by_layer" and self.streams.layers[depth - 1] == "intra")
+
+    def _rows(self, depth: int, deepest: int, rotary: Rotary, n_tokens: int, documents_BT: Tensor | None) -> LayerRows:
+        streams, n = self.streams, self._n
         kind = streams.layers[depth - 1]
         if n == 1 and kind == "cross_full":
             kind = "intra"  # the same, with one stream
@@ -179,16 +191,13 @@ class StreamedCascade(Cascade):
         read = EVERY_ROW
         if kind == "intra" and n > 1:
             read = first if streams.kv == "shared" else last if is_last_only else EVERY_ROW
-        positions_R = torch.arange(n * n_tokens, device=tokens_BT.device)
-        if streams.rope_rule == "logical" or (streams.rope_rule == "by_layer" and kind == "intra"):
-            positions_R = positions_R // n
         return LayerRows(
             kind=kind,
             n_streams=n,
             n_tokens=n_tokens,
             asking=last if is_last_only else EVERY_ROW,
             read=read,
-            rotary=rotary_angles(positions_R, self.settings.head_dim, self.settings.rope_theta),
+            rotary=rotary,
             window=_window(streams, n) if kind == "cross_local" else None,
             documents_BT=documents_BT,
         )
