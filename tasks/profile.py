@@ -42,6 +42,7 @@ def main() -> None:
     device = pick_device(runtime.device)
     rows = PackedRows.open(arguments.data / "validation")
     model, _ = load_model(chosen.folder, device)
+    model.to(getattr(torch, grid.dtype))
     starts, _ = rows.rows(range(min(grid.speculation.prompts, len(rows))))
     prompts = starts[:, : grid.speculation.prompt_tokens].tolist()
     watch = Stopwatch.of(device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -25,6 +25,7 @@ class Profile(Section):
     context_tokens: Sizes = Field(description="tokens in the cache of each sequence when decoding starts")
     decode_steps: int = Field(ge=1, description="decoding steps timed per turn, after the context")
     repeats: int = Field(ge=3, description="turns that every depth takes; median and quartiles are over them")
+    dtype: Literal["float32", "bfloat16"] = Field(description="of weights and cache, as the model would be served")
     speculation: SpeculationGrid
 
     @property

@@ -76,7 +76,8 @@ class Engine:
         check_streams(model)
         weight = model.exit_at(1).norm.weight
         self.model = model
-        self.cache = KVCache(model.settings, n_sequences, capacity, deepest or model.n_blocks, weight.dtype, weight.device)
+        blocks = model.n_blocks if deepest is None else deepest
+        self.cache = KVCache(model.settings, n_sequences, capacity, blocks, weight.dtype, weight.device)
         self.work = 0
         self._weights = [BlockWeights.of(cast(Block, block)) for block in list(model.blocks)[: self.cache.deepest]]
         self._junctions = {depth + 1 for depth in model.settings.exits}

@@ -72,7 +72,8 @@ class Session:
         for request in requests:
             check_depth(model, request.depth)
         capacity = max(len(request.prompt) + request.max_tokens for request in requests)
-        self.engine = Engine(model, len(requests), capacity, deepest or max(request.depth for request in requests))
+        needed = max(request.depth for request in requests)
+        self.engine = Engine(model, len(requests), capacity, needed if deepest is None else deepest)
         self.requests = list(requests)
         self.completions = [Completion([], None) for _ in requests]
         self._depths = [request.depth for request in requests]

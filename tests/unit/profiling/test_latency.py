@@ -44,7 +44,14 @@ class AsynchronousDevice:
 
 def _grid(**changes: Any) -> Profile:
     speculation = SpeculationGrid(draft_tokens=(2,), prompts=1, prompt_tokens=4, new_tokens=4)
-    settings = {"batch_sizes": (1, 3), "context_tokens": (6,), "decode_steps": 2, "repeats": 3, "speculation": speculation}
+    settings = {
+        "batch_sizes": (1, 3),
+        "context_tokens": (6,),
+        "decode_steps": 2,
+        "repeats": 3,
+        "dtype": "float32",
+        "speculation": speculation,
+    }
     return Profile(**{**settings, **changes})
 
 
