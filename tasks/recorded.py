@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from components.config.loader import read_yaml, resolve_arm
 from components.config.problems import Problem, ResultsError, config_error
 from components.config.schema import Arm, Model, Training
+from components.objectives.base import settings_of
 from components.results import ArmCost, ArmEvaluation, read_record
 
 Points = list[tuple[str, float, int]]
@@ -28,6 +29,13 @@ DEPTH_METRICS = {
     "depth/bits_per_byte": "bits_per_byte",
     "depth/parameters": "parameters",
     "depth/flops_per_token": "flops_per_token",
+}
+# Stages that train, the section of each in params.yaml, and the stage that evaluates what it trained.
+TRAINED = {
+    "train": ("arms", "evaluate"),
+    "repair": ("repairs", "evaluate-repair"),
+    "expand": ("expansions", "evaluate-expansion"),
+    "control": ("controls", "evaluate-control"),
 }
 COST_METRICS = ("seconds", "devices", "device_hours", "tokens", "tokens_per_second", "flops", "peak_memory_bytes")
 
@@ -93,12 +101,20 @@ class ArmRecord:
         return {"objective": self.arm.objective.kind, "stream_fingerprint": cost.stream_fingerprint, "device": cost.device}
 
     def depth_points(self, seed: int) -> Points:
-        """Quality and size at every depth, step = k, and the area under the curve; what is not finite has no point."""
+        """Quality and size at every depth, step = k, and the area under the curve; what is not finite has no point.
+
+        A model that runs several numbers of streams has its curve at the most of them, the others as `depth_n2/...`.
+        """
         result = next((one for one in self.evaluation.seeds if one.seed == seed), None) if self.evaluation else None
         if result is None:
             return []
+        most = max(score.n_streams for score in result.depths)
         points = [
-            (metric, float(value), score.depth)
+            (
+                metric if score.n_streams == most else metric.replace("depth/", f"depth_n{score.n_streams}/"),
+                float(value),
+                score.depth,
+            )
             for score in result.depths
             for metric, field in DEPTH_METRICS.items()
             if (value := getattr(score, field)) is not None
@@ -172,10 +188,12 @@ def recorded_arms(root: Path) -> dict[str, ArmRecord]:
     records = {}
     for stage, entry in stages.items():
         kind, _, name = stage.partition("@")
-        if kind == "train" and (root / "artifacts" / "cost" / f"{name}.json").exists():
-            evaluated_from = _hash_of(stages.get(f"evaluate@{name}", {}).get("deps", ()), f"artifacts/models/{name}")
+        if kind in TRAINED and (root / "artifacts" / "cost" / f"{name}.json").exists():
+            section, evaluation = TRAINED[kind]
+            evaluated_from = _hash_of(stages.get(f"{evaluation}@{name}", {}).get("deps", ()), f"artifacts/models/{name}")
             trained_to = _hash_of(entry["outs"], f"artifacts/models/{name}")
-            records[name] = arm_record(root, _arm(name, entry, lock), is_evaluated=evaluated_from == trained_to)
+            arm = _arm(name, entry, lock) if kind == "train" else _further_arm(root, name, section, entry)
+            records[name] = arm_record(root, arm, is_evaluated=evaluated_from == trained_to)
     return records
 
 
@@ -191,6 +209,23 @@ def _arm(name: str, entry: Mapping[str, Any], lock: Path) -> Arm:
     if arm is None:
         raise config_error(lock, problems)
     return arm
+
+
+def _further_arm(root: Path, name: str, section: str, entry: Mapping[str, Any]) -> Arm:
+    """The settings of a model that started from another one: its card has the shape and objective, the lock file the recipe."""
+    params = entry["params"]["params.yaml"]
+    block = params[f"{section}.{name}"]
+    recipe = params[f"expansions.{block['of']}"] if section == "controls" else block
+    file = min((root / "artifacts" / "models" / name).glob("seed-*/model.json"))
+    card = json.loads(file.read_text(encoding="utf-8"))
+    training = {**params["training"], **recipe.get("training", {}), "steps": card["steps"]}
+    return Arm(
+        name=name,
+        base=block["base"],
+        model=Model.model_validate_json(json.dumps(card["model"])),
+        training=Training.model_validate(training),
+        objective=settings_of(card["objective"]),
+    )
 
 
 def _hash_of(files: Any, path: str) -> str:

@@ -8,11 +8,12 @@ Neither may import torch at the top of the file: settings are checked, and costs
 from __future__ import annotations
 
 import importlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from components.config.schema import Arm, Model, ObjectiveSettings
 
@@ -97,9 +98,16 @@ def build_objective(arm: Arm, vocab_size: int, seed: int) -> Objective:
     return objective
 
 
+def settings_of(raw: Mapping[str, Any]) -> ObjectiveSettings:
+    """The settings of an objective as a model card has them."""
+    module = importlib.import_module(f"components.objectives.{raw['kind']}")
+    settings: ObjectiveSettings = module.Settings.model_validate_json(json.dumps(raw))
+    return settings
+
+
 def at_most(key: str, value: int, limit: int, what: str) -> list[tuple[str, object, str, str]]:
     """The problem of a number above a limit that the model's shape sets, as `ObjectiveSettings.problems` returns it."""
     return [] if value <= limit else [(key, value, f"must be at most {limit}, {what}", "lower it or change model.segments")]
 
 
-__all__ = ["Objective", "ObjectiveSettings", "TokenBatch", "at_most", "build_objective"]
+__all__ = ["Objective", "ObjectiveSettings", "TokenBatch", "at_most", "build_objective", "settings_of"]

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import importlib
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-from pydantic import SerializeAsAny
+from pydantic import SerializeAsAny, field_validator
 
 from components.config.schema import ControlBlock, Model, ObjectiveSettings
 from components.objectives import base
@@ -50,6 +51,11 @@ class Settings(ObjectiveSettings):
     replication: Literal["cyclic", "block"]
     optimizer: Literal["keep", "fresh"]
     control: ControlBlock | None
+
+    @field_validator("inner", mode="before")
+    @classmethod
+    def _typed(cls, value: object) -> object:
+        return base.settings_of(value) if isinstance(value, Mapping) else value
 
     def trained_depths(self, model: Model) -> tuple[int, ...]:
         return self.inner.trained_depths(model)
