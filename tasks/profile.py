@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _print(profile: ArmProfile) -> None:
-    print(f"{profile.arm} on {profile.device}, {profile.threads} threads, {profile.dtype}")
+    print(f"{profile.arm} on {profile.device}, threads: {profile.threads}, {profile.dtype}")
     for batch, context in dict.fromkeys((cell.batch_size, cell.context_tokens) for cell in profile.cells):
         cells = [cell for cell in profile.cells if (cell.batch_size, cell.context_tokens) == (batch, context)]
         steps = "  ".join(f"{cell.depth}:{cell.decode.median_seconds * 1e3:.2f}" for cell in cells)

@@ -68,7 +68,7 @@ def _quality(card: ModelCard, depth: int, evaluation: ArmEvaluation | None) -> l
 def _speed(depth: int, profile: ArmProfile | None) -> list[tuple[str, str]]:
     if profile is None:
         return [("latency", "not profiled yet")]
-    where = f"{profile.device}, {profile.threads} threads" if profile.device_kind == "cpu" else profile.device
+    where = f"{profile.device}, threads: {profile.threads}" if profile.device_kind == "cpu" else profile.device
     return [
         (
             f"decode step, batch {cell.batch_size}, {cell.context_tokens} tokens of context",
