@@ -1,0 +1,20 @@
+"""The presets that say they are the quick study with other arms are just that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from components.config.loader import read_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+ARMS = ("arms", "repairs", "expansions", "controls")
+
+
+@pytest.mark.parametrize("scale", ["all-arms", "hidden-decoding"])
+def test_presets_differ_from_quick_only_in_their_arms(scale: str) -> None:
+    quick, preset = (read_yaml(ROOT / "scales" / f"{name}.yaml") for name in ("quick", scale))
+    assert {key: value for key, value in preset.items() if key not in ARMS} == {
+        key: value for key, value in quick.items() if key not in ARMS
+    }
