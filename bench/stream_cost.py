@@ -46,12 +46,13 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256, help="width of the model (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="turns that every variant takes (default: %(default)s)")
     parser.add_argument("--streams", type=int, nargs="+", default=[2, 4, 8], help="numbers of streams (default: 2 4 8)")
+    parser.add_argument("--layouts", nargs="+", choices=tuple(LAYOUTS), default=list(LAYOUTS), help="layouts (default: all)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     cases: list[tuple[str, int, Streams | None]] = [("no streams", 1, None)]
-    cases += [(layout, n, _streams(layout, n)) for layout in LAYOUTS for n in arguments.streams]
+    cases += [(layout, n, _streams(layout, n)) for layout in arguments.layouts for n in arguments.streams]
     runners = [_Runner(_model(streams, arguments.width), arguments) for _, _, streams in cases]
     for runner in runners:
         runner.turn()
