@@ -11,7 +11,8 @@ from pathlib import Path
 
 from components.config.problems import ResultsError
 from components.profiling.operating_points import Budget, Choice, at_load, choose, join_points
-from components.results import ArmEvaluation, ArmProfile, OperatingPoint, RecordT, read_record, write_record
+from components.results import ArmEvaluation, ArmProfile, OperatingPoint, read_record, write_record
+from components.results.files import RecordT
 from tasks.command import run_command
 
 EXAMPLES = """examples:
