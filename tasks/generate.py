@@ -54,6 +54,7 @@ def main() -> None:
     from components.inference.sampling import Sampling
     from components.inference.speculative import Speculation
     from components.models.files import load_model
+    from components.models.sizes import prefix_flops
     from components.training.run import pick_device
 
     torch.set_num_threads(chosen.study.runtime.threads_per_worker)
@@ -68,7 +69,9 @@ def main() -> None:
         elif arguments.speculative_depth is None:
             _stream(model, requests[0], tokenizer, arguments.prompt)
         else:
-            speculation = Speculation(arguments.speculative_depth, arguments.draft_tokens, arguments.adaptive)
+            shape, context = chosen.arm.model, chosen.study.data.seq_len
+            draft, whole = (prefix_flops(shape, tokenizer.vocab_size, k, context) for k in (arguments.speculative_depth, depth))
+            speculation = Speculation(arguments.speculative_depth, arguments.draft_tokens, arguments.adaptive, draft / whole)
             _speculate(model, requests[0], speculation, tokenizer, arguments.prompt)
     except ValueError as error:
         raise ConfigError(str(error)) from None

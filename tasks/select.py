@@ -44,7 +44,7 @@ def main() -> None:
     for line in table.left_out:
         print(f"left out: {line}")
     print(
-        f"\nmeasured on {table.device}, {table.threads} threads, {points[0].context_tokens} tokens of context; all points: {path}"
+        f"\nmeasured on {table.device}, threads: {table.threads}, {points[0].context_tokens} tokens of context; all points: {path}"
     )
 
 

@@ -131,7 +131,8 @@ class _Speculator:
         while kept < len(drafts) and self._is_accepted(drafts[kept], drafted_from[kept], wanted_NV[kept]):
             kept += 1
         if kept < len(drafts):
-            self.newest = self.sampler.draw((wanted_NV[kept] - drafted_from[kept]).clamp_min(0.0))
+            left_over_V = (wanted_NV[kept] - drafted_from[kept]).clamp_min(0.0)
+            self.newest = self.sampler.draw(left_over_V if left_over_V.any() else wanted_NV[kept])  # equal but for rounding
         else:
             self.newest = self.sampler.draw(wanted_NV[kept])
         self.engine.cache.crop(0, start + 1 + kept)
