@@ -126,38 +126,40 @@ class _Speculator:
         start = self.engine.cache.length(0)
         drafts, drafted_from = self._draft(min(self._draft_length(), most_tokens - 1))
         (checked,) = self.engine.advance([Feed(0, [drafts[-1] if drafts else self.newest], self.request.depth)])
-        wanted_NV = self._distributions(checked)  # after the newest token and after each draft
-        kept = 0
-        while kept < len(drafts) and self._is_accepted(drafts[kept], drafted_from[kept], wanted_NV[kept]):
-            kept += 1
-        if kept < len(drafts):
-            left_over_V = (wanted_NV[kept] - drafted_from[kept]).clamp_min(0.0)
-            self.newest = self.sampler.draw(left_over_V if left_over_V.any() else wanted_NV[kept])  # equal but for rounding
-        else:
-            self.newest = self.sampler.draw(wanted_NV[kept])
+        kept, self.newest = self._check(drafts, drafted_from, checked)
         self.engine.cache.crop(0, start + 1 + kept)
         self._note(len(drafts), kept)
         return [*drafts[:kept], self.newest]
 
     def _draft(self, n_tokens: int) -> tuple[list[int], list[Tensor]]:
-        """Drafted tokens and the distributions they were drawn from; the last one is not fed yet."""
+        """Drafted tokens, the last one not fed yet, and the distributions they were drawn from (none when greedy)."""
         drafts: list[int] = []
         drafted_from: list[Tensor] = []
         token = self.newest
         for _ in range(n_tokens):
             (arrival,) = self.engine.advance([Feed(0, [token], self.speculation.depth)])
-            drafted_from.append(self._distributions(arrival)[-1])
-            token = self.sampler.draw(drafted_from[-1])
+            (logits_1V,) = self.engine.logits([arrival])
+            if self.request.sampling.is_greedy:
+                token = int(logits_1V.argmax())
+            else:
+                drafted_from.append(probabilities(logits_1V, self.request.sampling)[0])
+                token = self.sampler.draw(drafted_from[-1])
             drafts.append(token)
         return drafts, drafted_from
 
-    def _distributions(self, arrival: Arrival) -> Tensor:
-        (logits_NV,) = self.engine.logits([arrival], last_only=False)
-        return probabilities(logits_NV, self.request.sampling)
-
-    def _is_accepted(self, token: int, drafted_from_V: Tensor, wanted_V: Tensor) -> bool:
-        """The rejection rule. Greedy is a special case: all probability is on one token, so a draft is right or wrong."""
-        return self.sampler.uniform() < float(wanted_V[token] / drafted_from_V[token])
+    def _check(self, drafts: list[int], drafted_from: list[Tensor], checked: Arrival) -> tuple[int, int]:
+        """How many drafts are kept, and the token after them: the rejection rule, which when greedy is plain comparison."""
+        (logits_NV,) = self.engine.logits([checked], last_only=False)  # after the newest token and after each draft
+        if self.request.sampling.is_greedy:
+            best = logits_NV.argmax(dim=1).tolist()
+            kept = next((i for i, token in enumerate(drafts) if token != best[i]), len(drafts))
+            return kept, best[kept]
+        wanted_NV = probabilities(logits_NV, self.request.sampling)
+        for i, (token, drafted_from_V) in enumerate(zip(drafts, drafted_from, strict=True)):
+            if self.sampler.uniform() >= float(wanted_NV[i, token] / drafted_from_V[token]):
+                left_over_V = (wanted_NV[i] - drafted_from_V).clamp_min(0.0)
+                return i, self.sampler.draw(left_over_V if left_over_V.any() else wanted_NV[i])  # none left over but rounding
+        return len(drafts), self.sampler.draw(wanted_NV[-1])
 
     def _draft_length(self) -> int:
         if not self.speculation.is_adaptive:
