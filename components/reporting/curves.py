@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from components.reporting.analysis import Analysis
 from components.reporting.figures import FAINT, INK, Figure, Look, canvas, finish, legend_below, looks, to_csv
@@ -21,6 +21,16 @@ _LARGEST_NATS = 700.0  # exp overflows float64 past 709
 _CURVE_COLUMNS = ("arm", "seed", "depth", "nll_nats", "ppl", "bits_per_byte")
 
 Value = Callable[[DepthMean], float | None]
+
+
+class Drawn(Protocol):
+    """A depth that has a point."""
+
+    @property
+    def depth(self) -> int: ...
+
+    @property
+    def is_trained(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ def heat_map(analysis: Analysis) -> Figure:
             axes.plot(column, row, marker=mark, color=color, markersize=5, linestyle="none")
         axes.set_yticks(range(len(analysis.arms)), [arm.name for arm in analysis.arms])
         axes.invert_yaxis()
-        _depth_axis(axes, deepest)
+        depth_axis(axes, deepest)
         bar = drawing.colorbar(mesh, ax=axes, location="top", aspect=35, pad=0.04)
         bar.set_label("perplexity, up to chance")
         bar.outline.set_visible(False)
@@ -160,13 +170,15 @@ def _draw_arms(
         label = f"{arm.name} ({len(arm.evaluation.seeds)} seeds)" if len(arm.evaluation.seeds) > 1 else arm.name
         axes.plot([], [], color=look.color, marker=look.marker, linestyle=look.dash if arm.is_curve else "none", label=label)
         if arm.is_curve:
-            _draw_lines(axes, arm, depths, heights, look)
+            draw_lines(axes, depths, heights, look)
             _draw_band(axes, analysis, arm, look, top, of_nll)
             _draw_seeds(axes, arm, look, top, of_nll)
-        _draw_points(axes, arm, depths, heights, look, top)
+        draw_points(axes, arm, depths, heights, look, top)
 
 
-def _draw_points(axes: Any, arm: ArmResults, depths: Sequence[DepthMean], heights: Sequence[float], look: Look, top: float) -> None:
+def draw_points(
+    axes: Any, arm: ArmResults, depths: Sequence[Drawn], heights: Sequence[float], look: Look, top: float, scale: float = 1.0
+) -> None:
     """Filled for trained depths, hollow for the others, a caret at the upper edge for what is off the scale."""
     for is_trained, is_off in itertools.product((False, True), repeat=2):
         chosen = [
@@ -180,19 +192,19 @@ def _draw_points(axes: Any, arm: ArmResults, depths: Sequence[DepthMean], height
                 color=look.color,
                 marker="^" if is_off else look.marker,
                 markerfacecolor=look.color if is_trained else "none",
-                markersize=5.5 if arm.is_curve else 8,
+                markersize=scale * (5.5 if arm.is_curve else 8),
                 linestyle="none",
                 clip_on=not is_off,
                 zorder=4 if is_trained else 3,
             )
 
 
-def _draw_lines(axes: Any, arm: ArmResults, depths: Sequence[DepthMean], heights: Sequence[float], look: Look) -> None:
+def draw_lines(axes: Any, depths: Sequence[Drawn], heights: Sequence[float], look: Look) -> None:
     """A full line between trained neighbours, a thin dotted one to and from depths that are not trained."""
     for left in range(len(depths) - 1):
         is_trained = depths[left].is_trained and depths[left + 1].is_trained
         style = {"linestyle": look.dash, "linewidth": 1.7} if is_trained else {"linestyle": ":", "linewidth": 1.1}
-        axes.plot([left + 1, left + 2], heights[left : left + 2], color=look.color, zorder=2, **style)
+        axes.plot([depths[left].depth, depths[left + 1].depth], heights[left : left + 2], color=look.color, zorder=2, **style)
 
 
 def _draw_band(axes: Any, analysis: Analysis, arm: ArmResults, look: Look, top: float, of_nll: Callable[[float], float]) -> None:
@@ -219,14 +231,15 @@ def _decorate(axes: Any, analysis: Analysis, arms: Sequence[ArmResults], chance:
     axes.axhline(chance, color=INK, linestyle="--", linewidth=1.0, zorder=1)
     place = {"xycoords": ("axes fraction", "data"), "xytext": (-2, 3), "textcoords": "offset points"}
     axes.annotate(label, (1.0, chance), ha="right", va="bottom", fontsize=9, **place)
-    _depth_axis(axes, deepest)
+    depth_axis(axes, deepest)
 
 
-def _depth_axis(axes: Any, deepest: int) -> None:
+def depth_axis(axes: Any, deepest: int, n_ticks: int = 11) -> None:
+    """Whole depths from 1 to the deepest."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlim(0.5, deepest + 0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=11, integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=n_ticks, integer=True, min_n_ticks=1))
     axes.set_xlabel("depth k (blocks)")
 
 

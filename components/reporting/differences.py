@@ -154,7 +154,8 @@ def limits(analysis: Analysis) -> list[str]:
         f"{formats.count_text(trained)} training tokens and {analysis.reference.full.parameters:,} parameters: perplexities are "
         "not comparable with the paper's, only the shapes of curves and the order of arms are."
     )
-    found.append("Throughput is analytic until latency profiles exist, and quality is perplexity until benchmarks are run.")
+    quality = "" if analysis.results.benchmarks else ", and quality is perplexity alone: no benchmarks were run"
+    found.append(f"Throughput is analytic: tokens per FLOP, not tokens per second{quality}.")
     return found
 
 

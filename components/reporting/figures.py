@@ -93,7 +93,9 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
 
 
 @contextmanager
-def canvas(height: float = HEIGHT, legend_entries: int = 0, rows: int = 1, **grid: Any) -> Iterator[tuple[Any, Any]]:
+def canvas(
+    height: float = HEIGHT, legend_entries: int = 0, rows: int = 1, columns: int = 1, **grid: Any
+) -> Iterator[tuple[Any, Any]]:
     """A figure and its axes in the report's style, drawn without a display; settings of matplotlib are restored afterwards.
 
     A legend of more than four entries makes the figure taller instead of its axes smaller.
@@ -106,7 +108,7 @@ def canvas(height: float = HEIGHT, legend_entries: int = 0, rows: int = 1, **gri
     with mpl.rc_context(_STYLE):
         drawing = Drawing(figsize=(WIDTH, height), layout="constrained")
         FigureCanvasAgg(drawing)
-        yield drawing, drawing.subplots(rows, 1, **grid)
+        yield drawing, drawing.subplots(rows, columns, **grid)
 
 
 def finish(drawing: Any, name: str, title: str, alt: str, caption: str, data: str) -> Figure:

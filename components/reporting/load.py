@@ -19,7 +19,8 @@ from components.config.schema import Arm, Study
 from components.data.manifest import MANIFEST_FILE, DataManifest
 from components.evaluation.bootstrap import DocumentScores, group_by_seed
 from components.evaluation.telescopic_claims import TWIN
-from components.results import ArmCost, ArmEvaluation, DepthScore, perplexity, read_record
+from components.reporting.load_benchmarks import read_benchmarks, read_contamination
+from components.results import ArmBenchmarks, ArmCost, ArmEvaluation, Contamination, DepthScore, perplexity, read_record
 
 # Sums of the same float64 numbers in another order agree far better than this.
 _AGREEMENT = 1e-6
@@ -122,12 +123,16 @@ class StudyResults:
     Attributes:
         arms: those with an evaluation, in the order of `params.yaml`.
         missing: names of the arms without one.
+        benchmarks: of the evaluated arms that were scored on benchmarks or other corpora, by name.
+        contamination: of those benchmarks; None when it was not looked for.
     """
 
     study: Study
     arms: tuple[ArmResults, ...]
     missing: tuple[str, ...]
     manifest: DataManifest | None
+    benchmarks: Mapping[str, ArmBenchmarks]
+    contamination: Contamination | None
 
 
 def load_results(study: Study, artifacts: Path) -> StudyResults:
@@ -148,6 +153,8 @@ def load_results(study: Study, artifacts: Path) -> StudyResults:
         arms=arms,
         missing=tuple(name for name, results in zip(study.models, found, strict=True) if results is None),
         manifest=read_record(DataManifest, manifest) if manifest.exists() else None,
+        benchmarks=read_benchmarks(study, {arm.name: arm.n_streams for arm in arms}, artifacts / "benchmarks"),
+        contamination=read_contamination(study, artifacts / "contamination.json"),
     )
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from components.reporting import benchmarks as extra
 from components.reporting import formats
+from components.reporting.accuracy import compare_benchmarks, compare_corpora
 from components.reporting.analysis import Analysis
 from components.reporting.curves import depth_figures, heat_map
 from components.reporting.differences import limits, open_choices, override_table, recipe_table, segments_text
 from components.reporting.environment import environment_table
 from components.reporting.figures import Figure
 from components.reporting.load import ArmResults
+from components.reporting.multiples import benchmark_figures, corpora_figures
 from components.reporting.plots import cost_figure, frontier_figures, training_figure
 from components.reporting.streams import streams_tables
 from components.reporting.tables import (
@@ -57,6 +60,9 @@ def build_sections(analysis: Analysis) -> list[Section]:
         ),
         _differences(analysis),
         *_streams(analysis),
+        _benchmarks(analysis),
+        _out_of_domain(analysis),
+        _contamination(analysis),
         _findings(analysis),
         _cost(analysis),
         _training(analysis),
@@ -108,6 +114,32 @@ def _differences(analysis: Analysis) -> Section:
 def _streams(analysis: Analysis) -> list[Section]:
     tables = streams_tables(analysis)
     return [Section("Hidden Decoding", "streams", tables=tables)] if tables else []
+
+
+def _benchmarks(analysis: Analysis) -> Section:
+    compared, text = compare_benchmarks(analysis), extra.benchmark_paragraphs(analysis)
+    if not compared:
+        return Section("Benchmarks", "benchmarks", text)
+    tables = (extra.accuracy_table(analysis, compared), extra.benchmark_table(analysis, compared))
+    return Section("Benchmarks", "benchmarks", text, figures=tuple(benchmark_figures(analysis, compared)), tables=tables)
+
+
+def _out_of_domain(analysis: Analysis) -> Section:
+    compared, text = compare_corpora(analysis), extra.corpora_paragraphs(analysis)
+    if not compared:
+        return Section("Out of domain", "out-of-domain", text)
+    model = analysis.results.study.model
+    tables = (
+        extra.corpora_table(analysis, compared, model.exits, "Bits per byte at the exits"),
+        extra.corpora_table(analysis, compared, range(1, model.n_blocks + 1), "Bits per byte at every depth"),
+    )
+    return Section("Out of domain", "out-of-domain", text, figures=tuple(corpora_figures(analysis, compared)), tables=tables)
+
+
+def _contamination(analysis: Analysis) -> Section:
+    return Section(
+        "Contamination", "contamination", extra.contamination_paragraphs(analysis), tables=extra.contamination_tables(analysis)
+    )
 
 
 def _findings(analysis: Analysis) -> Section:

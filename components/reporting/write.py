@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from components.data.folders import replaced_folder
+from components.reporting.accuracy import compare_benchmarks, loda_acc, mean_accuracy
 from components.reporting.analysis import Analysis, mean_device_hours
 from components.reporting.curves import depth_curves_csv
 from components.reporting.render import render_html, render_markdown
@@ -38,8 +39,10 @@ def write_report(analysis: Analysis, folder: Path) -> Path:
 def headline_metrics(analysis: Analysis) -> dict[str, dict[str, float | int]]:
     """The numbers of `dvc metrics show`: a few for each arm, and how many claims got which verdict; what is unknown is left out."""
     metrics: dict[str, dict[str, float | int]] = {}
+    compared = compare_benchmarks(analysis)
     for arm in analysis.arms:
         areas = seed_means(arm) if arm.is_curve else (None, None)
+        accuracies = mean_accuracy(compared, arm.name)
         values = {
             "ppl_full": arm.full.ppl,
             "nll_full_nats": arm.full.nll_nats,
@@ -47,6 +50,8 @@ def headline_metrics(analysis: Analysis) -> dict[str, dict[str, float | int]]:
             "aulb_nats": areas[0],
             "aulb_clipped_nats": areas[1],
             "loda_ppl": analysis.loda_ppl(arm),
+            "accuracy_full": accuracies[-1].value if accuracies else None,
+            "loda_acc": loda_acc(analysis, compared, arm),
             "device_hours": mean_device_hours(arm),
             "train_flops": mean_flops(arm),
         }
