@@ -19,7 +19,7 @@ from components.config.loader import read_yaml, resolve_arm
 from components.config.problems import Problem, ResultsError, config_error
 from components.config.schema import Arm, Model, Training
 from components.objectives.base import settings_of
-from components.results import ArmCost, ArmEvaluation, read_record
+from components.results import ArmBenchmarks, ArmCost, ArmEvaluation, SeedBenchmarks, read_record
 
 Points = list[tuple[str, float, int]]
 
@@ -30,12 +30,12 @@ DEPTH_METRICS = {
     "depth/parameters": "parameters",
     "depth/flops_per_token": "flops_per_token",
 }
-# Stages that train, the section of each in params.yaml, and the stage that evaluates what it trained.
+# Stages that train, the section of each in params.yaml, and the stages that evaluate what it trained.
 TRAINED = {
-    "train": ("arms", "evaluate"),
-    "repair": ("repairs", "evaluate-repair"),
-    "expand": ("expansions", "evaluate-expansion"),
-    "control": ("controls", "evaluate-control"),
+    "train": ("arms", "evaluate", "benchmark"),
+    "repair": ("repairs", "evaluate-repair", "benchmark-repair"),
+    "expand": ("expansions", "evaluate-expansion", "benchmark-expansion"),
+    "control": ("controls", "evaluate-control", "benchmark-control"),
 }
 COST_METRICS = ("seconds", "devices", "device_hours", "tokens", "tokens_per_second", "flops", "peak_memory_bytes")
 
@@ -47,7 +47,7 @@ class ArmRecord:
     Attributes:
         arm: the settings it was trained with.
         models: folder with one folder for each seed.
-        evaluation: None when the models have not been evaluated.
+        evaluation, benchmarks: None when the models have not been evaluated, or not on benchmarks or other corpora.
     """
 
     arm: Arm
@@ -55,6 +55,8 @@ class ArmRecord:
     cost: ArmCost
     evaluation: ArmEvaluation | None
     evaluation_file: Path
+    benchmarks: ArmBenchmarks | None
+    benchmarks_file: Path
 
     @property
     def name(self) -> str:
@@ -89,6 +91,17 @@ class ArmRecord:
         points = self.depth_points(seed)
         return hashlib.sha256(json.dumps([points, self.validation_fingerprint]).encode()).hexdigest() if points else ""
 
+    def benchmark_content(self, seed: int) -> str:
+        """The same for its benchmarks and corpora, with their overlap with the training corpus."""
+        points = self.benchmark_points(seed)
+        overlap = self.contamination_file.read_text(encoding="utf-8") if self.contamination_file.exists() else ""
+        return hashlib.sha256(json.dumps([points, overlap]).encode()).hexdigest() if points else ""
+
+    @property
+    def contamination_file(self) -> Path:
+        """Of the study: overlap of the benchmarks with the training corpus."""
+        return self.benchmarks_file.parent.parent / "contamination.json"
+
     def params(self, seed: int) -> dict[str, str]:
         """The arm's resolved settings, flat: `training.lr`, `model.segments`, `objective.kind`."""
         sections = {"objective": self.arm.objective, "model": self.arm.model, "training": self.arm.training}
@@ -111,7 +124,7 @@ class ArmRecord:
         most = max(score.n_streams for score in result.depths)
         points = [
             (
-                metric if score.n_streams == most else metric.replace("depth/", f"depth_n{score.n_streams}/"),
+                metric.replace("depth/", f"{_prefix('depth', score.n_streams, most)}/"),
                 float(value),
                 score.depth,
             )
@@ -121,6 +134,14 @@ class ArmRecord:
         ]
         areas = {"aulb": result.aulb_nats, "aulb_clipped": result.aulb_clipped_nats}
         return points + [(name, value, 0) for name, value in areas.items() if value is not None]
+
+    def benchmark_points(self, seed: int) -> Points:
+        """Every metric of every benchmark and corpus at every depth, step = k: `benchmark/piqa/acc`, `corpus/books/bits_per_byte`.
+
+        Streams as in `depth_points`: `benchmark_n2/...`.
+        """
+        result = next((one for one in self.benchmarks.seeds if one.seed == seed), None) if self.benchmarks else None
+        return [*_accuracies(result), *_corpora(result)] if result else []
 
     def cost_points(self, seed: int) -> Points:
         """What training cost; hours under the name of what they are, `cost/gpu_hours` or `cost/core_hours`."""
@@ -158,7 +179,35 @@ class ArmRecord:
                 yield from map(json.loads, lines)
 
 
-def arm_record(root: Path, arm: Arm, is_evaluated: bool) -> ArmRecord:
+def _accuracies(result: SeedBenchmarks) -> Points:
+    points: Points = []
+    for scores in result.benchmarks:
+        most = max(cell.n_streams for cell in scores.depths)
+        for cell in scores.depths:
+            at = f"{_prefix('benchmark', cell.n_streams, most)}/{scores.benchmark}"
+            for metric in cell.metrics:
+                named = {metric.metric: metric.value, f"{metric.metric}_stderr": metric.stderr}
+                points += [(f"{at}/{name}", value, cell.depth) for name, value in named.items() if value is not None]
+    return points
+
+
+def _corpora(result: SeedBenchmarks) -> Points:
+    points: Points = []
+    for scores in result.corpora:
+        most = max(cell.n_streams for cell in scores.depths)
+        for cell in scores.depths:
+            if cell.bits_per_byte is not None:
+                at = f"{_prefix('corpus', cell.n_streams, most)}/{scores.corpus}"
+                points.append((f"{at}/bits_per_byte", cell.bits_per_byte, cell.depth))
+    return points
+
+
+def _prefix(name: str, n_streams: int, most: int) -> str:
+    """`depth` at the most streams that a model runs, `depth_n2` at fewer."""
+    return name if n_streams == most else f"{name}_n{n_streams}"
+
+
+def arm_record(root: Path, arm: Arm, is_evaluated: bool, is_benchmarked: bool = False) -> ArmRecord:
     """The results of an arm that was trained with these settings.
 
     Raises:
@@ -166,12 +215,15 @@ def arm_record(root: Path, arm: Arm, is_evaluated: bool) -> ArmRecord:
     """
     artifacts = root / "artifacts"
     evaluation_file = artifacts / "evaluation" / f"{arm.name}.json"
+    benchmarks_file = artifacts / "benchmarks" / f"{arm.name}.json"
     return ArmRecord(
         arm=arm,
         models=artifacts / "models" / arm.name,
         cost=read_record(ArmCost, artifacts / "cost" / f"{arm.name}.json"),
         evaluation=read_record(ArmEvaluation, evaluation_file) if is_evaluated else None,
         evaluation_file=evaluation_file,
+        benchmarks=read_record(ArmBenchmarks, benchmarks_file) if is_benchmarked else None,
+        benchmarks_file=benchmarks_file,
     )
 
 
@@ -189,11 +241,12 @@ def recorded_arms(root: Path) -> dict[str, ArmRecord]:
     for stage, entry in stages.items():
         kind, _, name = stage.partition("@")
         if kind in TRAINED and (root / "artifacts" / "cost" / f"{name}.json").exists():
-            section, evaluation = TRAINED[kind]
-            evaluated_from = _hash_of(stages.get(f"{evaluation}@{name}", {}).get("deps", ()), f"artifacts/models/{name}")
-            trained_to = _hash_of(entry["outs"], f"artifacts/models/{name}")
+            section, *stages_after = TRAINED[kind]
+            model = f"artifacts/models/{name}"
+            trained_to = _hash_of(entry["outs"], model)
+            is_current = [_hash_of(stages.get(f"{one}@{name}", {}).get("deps", ()), model) == trained_to for one in stages_after]
             arm = _arm(name, entry, lock) if kind == "train" else _further_arm(root, name, section, entry)
-            records[name] = arm_record(root, arm, is_evaluated=evaluated_from == trained_to)
+            records[name] = arm_record(root, arm, *is_current)
     return records
 
 

@@ -24,7 +24,8 @@ from typing import Any
 from tasks.recorded import ArmRecord, recorded_arms
 
 UNIT = "study.unit"  # <arm>/seed-<seed>
-TRAINED, EVALUATED, REPORTED = "study.training", "study.evaluation", "study.report"  # hashes of what was written
+# Tags with hashes of what was written.
+TRAINED, EVALUATED, BENCHMARKED, REPORTED = "study.training", "study.evaluation", "study.benchmarks", "study.report"
 PENDING = "being written"
 STORE = Path("mlruns")
 BATCH = 900  # metrics in one request; MLflow takes up to 1,000
@@ -91,9 +92,18 @@ def _experiment(client: Any, name: str, root: Path) -> str:
 
 def _bring_up_to_date(client: Any, experiment: str, root: Path, unit: str, record: ArmRecord, seed: int) -> bool:
     """Makes the run of one (arm, seed) say what the files say; returns whether its numbers changed."""
-    trained, evaluated = record.training_content(seed), record.evaluation_content(seed)
+    trained = record.training_content(seed)
+    later = {
+        EVALUATED: (record.evaluation_content(seed), _write_evaluation),
+        BENCHMARKED: (record.benchmark_content(seed), _write_benchmarks),
+    }
     found = client.search_runs([experiment], f"tags.`{UNIT}` = '{unit}'")
-    usable = [run for run in found if run.data.tags.get(TRAINED) == trained and run.data.tags.get(EVALUATED, "") in ("", evaluated)]
+    usable = [
+        run
+        for run in found
+        if run.data.tags.get(TRAINED) == trained
+        and all(run.data.tags.get(tag, "") in ("", content) for tag, (content, _) in later.items())
+    ]
     for run in [one for one in found if one not in usable[:1]]:
         _delete(client, experiment, run.info.run_id)
     if usable:
@@ -101,13 +111,13 @@ def _bring_up_to_date(client: Any, experiment: str, root: Path, unit: str, recor
     else:
         run_id, tags = _write_arm(client, experiment, unit, record, seed), {}
         client.set_tag(run_id, TRAINED, trained)  # last: a run without it is a broken upload, and replaced
-    is_new_evaluation = bool(evaluated) and tags.get(EVALUATED) != evaluated
-    if is_new_evaluation:
-        client.set_tag(run_id, EVALUATED, PENDING)
-        _write_evaluation(client, experiment, run_id, record, seed)
-        client.set_tag(run_id, EVALUATED, evaluated)
+    new = {tag: content for tag, (content, _) in later.items() if content and tags.get(tag) != content}
+    for tag, content in new.items():
+        client.set_tag(run_id, tag, PENDING)
+        later[tag][1](client, experiment, run_id, record, seed)
+        client.set_tag(run_id, tag, content)
     _attach_report(client, run_id, root, tags.get(REPORTED))
-    return is_new_evaluation or not usable
+    return bool(new) or not usable
 
 
 def _delete(client: Any, experiment: str, run_id: str) -> None:
@@ -140,6 +150,18 @@ def _write_evaluation(client: Any, experiment: str, run_id: str, record: ArmReco
     child = _create_below(client, experiment, run_id, record, seed, "evaluate")
     _log_points(client, child, points)
     client.log_artifact(child, str(record.evaluation_file))
+    client.set_terminated(child, "FINISHED")
+
+
+def _write_benchmarks(client: Any, experiment: str, run_id: str, record: ArmRecord, seed: int) -> None:
+    """Adds benchmarks and corpora over depth to the arm's run, and a run of the stage below."""
+    points = record.benchmark_points(seed)
+    _log_points(client, run_id, points)
+    child = _create_below(client, experiment, run_id, record, seed, "benchmark")
+    _log_points(client, child, points)
+    client.log_artifact(child, str(record.benchmarks_file))
+    if record.contamination_file.exists():
+        client.log_artifact(run_id, str(record.contamination_file))
     client.set_terminated(child, "FINISHED")
 
 
