@@ -1,4 +1,4 @@
-"""Writes the report's folder: the page, its Markdown twin, every figure as PNG and CSV, and the headline numbers.
+"""Writes the report's folder: the page, its Markdown twin, every figure as PNG and CSV, and the headline numbers of each arm.
 
 Easy to get wrong: the folder appears whole or not at all, so that a failed report never leaves half of a new one in an old one.
 """
@@ -18,6 +18,8 @@ from components.reporting.sections import build_sections
 from components.reporting.tables import mean_flops, seed_means
 
 PAGE = "index.html"
+METRICS = "metrics"  # a file for each arm, so that `dvc metrics show` has a row for each
+FINDINGS = "findings.json"
 
 
 def write_report(analysis: Analysis, folder: Path) -> Path:
@@ -28,7 +30,11 @@ def write_report(analysis: Analysis, folder: Path) -> Path:
         figures.mkdir()
         (aside / PAGE).write_text(render_html(sections), encoding="utf-8")
         (aside / "report.md").write_text(render_markdown(sections), encoding="utf-8")
-        (aside / "metrics.json").write_text(json.dumps(headline_metrics(analysis), indent=2) + "\n", encoding="utf-8")
+        metrics = aside / METRICS
+        metrics.mkdir()
+        for arm, values in headline_metrics(analysis).items():
+            (metrics / f"{arm}.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        (aside / FINDINGS).write_text(json.dumps(verdict_counts(analysis), indent=2) + "\n", encoding="utf-8")
         for figure in (figure for section in sections for figure in section.figures):
             (figures / f"{figure.name}.png").write_bytes(figure.png)
             (figures / f"{figure.name}.csv").write_text(figure.data, encoding="utf-8")
@@ -37,11 +43,12 @@ def write_report(analysis: Analysis, folder: Path) -> Path:
 
 
 def headline_metrics(analysis: Analysis) -> dict[str, dict[str, float | int]]:
-    """The numbers of `dvc metrics show`: a few for each arm, and how many claims got which verdict; what is unknown is left out."""
+    """The numbers of `dvc metrics show`: a few for each arm; what is unknown is left out."""
     metrics: dict[str, dict[str, float | int]] = {}
     compared = compare_benchmarks(analysis)
     for arm in analysis.arms:
         areas = seed_means(arm) if arm.is_curve else (None, None)
+        flops = mean_flops(arm)
         accuracies = mean_accuracy(compared, arm.name)
         values = {
             "ppl_full": arm.full.ppl,
@@ -53,9 +60,12 @@ def headline_metrics(analysis: Analysis) -> dict[str, dict[str, float | int]]:
             "accuracy_full": accuracies[-1].value if accuracies else None,
             "loda_acc": loda_acc(analysis, compared, arm),
             "device_hours": mean_device_hours(arm),
-            "train_flops": mean_flops(arm),
+            "train_flops": None if flops is None else round(flops),
         }
         metrics[arm.name] = {name: value for name, value in values.items() if value is not None}
-    verdicts = Counter(finding.verdict.replace(" ", "_") for finding in analysis.findings)
-    metrics["findings"] = dict(sorted(verdicts.items()))
     return metrics
+
+
+def verdict_counts(analysis: Analysis) -> dict[str, int]:
+    """How many claims of the papers got which verdict."""
+    return dict(sorted(Counter(finding.verdict.replace(" ", "_") for finding in analysis.findings).items()))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from components.config.loader import read_yaml
+from components.evaluation.telescopic_claims import CLAIMS
 from components.reporting.analysis import Analysis
 from components.reporting.curves import depth_curves_csv, depth_figures, heat_map, panels
 from components.reporting.figures import PALETTE, looks
@@ -19,7 +21,7 @@ from components.reporting.render import render_markdown, split_verdict
 from components.reporting.sections import Section
 from components.reporting.tables import Table
 from components.reporting.write import headline_metrics, write_report
-from tests.unit.reporting.toy_results import SMOOTH, UNIFORM, ToyArm, make_results, standard_arms
+from tests.unit.reporting.toy_results import ROOT, SMOOTH, UNIFORM, ToyArm, make_results, standard_arms
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +112,18 @@ def test_colours_follow_the_page_and_arms_differ_beyond_colour(standard: Analysi
 
 
 def test_metrics_are_flat_numbers_per_arm(folder: Path) -> None:
-    metrics = json.loads((folder / "metrics.json").read_text())
-    assert set(metrics) == {"tlm-uniform", "mlms", "twin-full", "findings"}
+    metrics = {path.stem: json.loads(path.read_text()) for path in (folder / "metrics").iterdir()}
+    assert set(metrics) == {"tlm-uniform", "mlms", "twin-full"}
     assert "aulb_nats" not in metrics["twin-full"]
     assert all(isinstance(value, int | float) for values in metrics.values() for value in values.values())
+    assert sum(json.loads((folder / "findings.json").read_text()).values()) == len(CLAIMS)
+
+
+def test_dvc_finds_its_metrics_and_plots_in_the_report(folder: Path) -> None:
+    graph = read_yaml(ROOT / "dvc.yaml")
+    plotted = [path for plot in graph["plots"] for body in plot.values() for path in body["y"]]
+    for path in (*graph["metrics"], *plotted):
+        assert (folder / Path(path).relative_to("artifacts/report")).exists(), path
 
 
 def test_a_new_report_replaces_the_old_one_whole(standard: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
