@@ -48,7 +48,8 @@ def shortened(analysis: Analysis) -> tuple[str, ...]:
         for one in record.seeds[0].benchmarks
         if one.n_shortened + one.n_split
     ]
-    return (f"Requests longer than the window lost the beginning of their context: {formats.join_names(cut)}.",) if cut else ()
+    text = "Requests that did not fit in the window, and so lost the beginning of their context or were scored in pieces: "
+    return (f"{text}{formats.join_names(cut)}.",) if cut else ()
 
 
 def holes(analysis: Analysis, comparisons: Sequence[Comparison]) -> tuple[str, ...]:
@@ -108,7 +109,7 @@ def benchmark_table(analysis: Analysis, comparisons: Sequence[Comparison]) -> Ta
                 )
             unit = find_metric(scored.depths[0].metrics, metric.metric).normalised_by
             chance = f"{one.chance:.3f}" if is_share else formats.MISSING
-            rows.append((one.name, metric.metric, unit, f"{one.n:,}", chance, *cells))
+            rows.append((one.name, metric.metric, formats.MISSING if unit == "none" else unit, f"{one.n:,}", chance, *cells))
     columns = ("benchmark", "metric", "per", "documents", "guessing", *(arm.name for arm in analysis.arms))
     note = "Each arm at its full depth; mean over seeds, with the standard error over documents."
     return Table("Every metric at full depth", columns, tuple(rows), note, (0, 1, 2), is_folded=True)

@@ -47,6 +47,8 @@ def _benchmark_figure(analysis: Analysis, comparisons: Sequence[Comparison], pan
             for arm in panel.arms:
                 _draw_accuracy(axes, analysis, arm, one.arms.get(arm.name, ()))
             _decorate(axes, analysis, one, f"{one.name}, {one.metric}")
+            low, high = axes.get_ylim()
+            axes.set_ylim(max(low, -0.04 * high), high)  # there is no accuracy below 0
         drawing.supylabel("accuracy", fontsize=10)
         legend_below(drawing, grid[0])
         named = ", ".join(metric_text(one) for one in comparisons)
