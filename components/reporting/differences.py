@@ -79,8 +79,8 @@ def open_choices(analysis: Analysis) -> list[str]:
         "MLMS backward: the setting `backward` of each arm; the paper's cost ratio fits one shared forward, one backward per exit.",
         "LODA: the paper's formula is not public. Here: best quality among valid depths with at least the demanded throughput, 0 "
         f"past the fastest valid depth; area over a {evaluation.loda_axis} throughput axis, divided by its length, times 100. "
-        f"Quality for ppl: 1 − NLL / ln V; valid: NLL < ln V − {evaluation.loda_margin_nats:g} nats. Quality for acc: mean accuracy "
-        "over benchmarks; valid: above guessing by its standard error. Throughput: 1 / FLOPs per token.",
+        f"Quality for ppl: 1 − NLL / ln V; valid: NLL < ln V − {evaluation.loda_margin_nats:g} nats. Quality for acc: mean "
+        "accuracy over benchmarks; valid: above guessing by its standard error. Throughput: 1 / FLOPs per token.",
         "AULB clipped at ln V beside the plain one: an untrained depth can be worse than chance without limit.",
         "Intervals: paired bootstrap over validation documents and, where an arm has several, training seeds; "
         f"{evaluation.bootstrap_resamples:,} resamples, seed {evaluation.bootstrap_seed}, {100 * evaluation.confidence:g}% "
