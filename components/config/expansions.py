@@ -157,7 +157,8 @@ def _with_inherited(base: Streams | None, changes: Mapping[str, Any]) -> dict[st
     """The streams' keys as written, and those of the base for what is not; how often n is drawn is never inherited."""
     inherited = {} if base is None else {**_fields(base), "sampled": None}
     merged = {**inherited, **changes}
-    if "local" not in changes and "cross_local" not in merged.get("layers", ()):
+    layers = merged.get("layers")  # as written: anything
+    if "local" not in changes and isinstance(layers, tuple) and "cross_local" not in layers:
         merged["local"] = None
     return merged
 
