@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +138,9 @@ def write_document_scores(path: Path, sweeps: Sequence[tuple[int, DepthSweep]], 
         }
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")  # never written in place: DVC links the file to its cache
+    pq.write_table(table, aside)
+    aside.replace(path)
 
 
 def _validation_batches(rows: PackedRows, batch_rows: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

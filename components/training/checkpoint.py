@@ -88,8 +88,9 @@ def _load(state: TrainState, path: Path) -> Resume:
     for name in (WEIGHTS, OPTIMIZER):
         if file_sha256(path / name) != sums[name]:
             raise CheckpointError(f"{path / name}: checksum differs from {STATE}: the file is damaged")
-    load_weights(state.model, load_tensors(path / WEIGHTS), path / WEIGHTS)
-    load_optimizer_tensors(state.model, state.optimizer, load_tensors(path / OPTIMIZER))
+    weights, moments = load_tensors(path / WEIGHTS), load_tensors(path / OPTIMIZER)
+    load_weights(state.model, weights, path / WEIGHTS)
+    load_optimizer_tensors(state.model, state.optimizer, moments)
     return resume
 
 

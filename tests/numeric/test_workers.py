@@ -34,11 +34,13 @@ def counting(tensor, *args, **kwargs):
     reductions.append(tensor.numel())
     return original(tensor, *args, **kwargs)
 dist.all_reduce = counting
-models, build = [], run_module.Cascade
+models, build = [], run_module.build_objective
 def keeping(*args):
-    models.append(build(*args))
-    return models[-1]
-run_module.Cascade = keeping
+    objective = build(*args)
+    new_model = objective.new_model
+    objective.new_model = lambda: models.append(new_model()) or models[-1]
+    return objective
+run_module.build_objective = keeping
 run = toy_run(root, json.loads(sys.argv[5]), micro_batch_rows=1, workers=2)
 run_training(run, lambda _: None)
 save_tensors(models[0].state_dict(), root / f"rank-{rank}.safetensors")

@@ -55,3 +55,24 @@ def test_token_losses_are_zero_where_the_label_does_not_count() -> None:
     per_token = token_nll(hidden, head, labels)
     assert torch.equal(per_token == 0, labels == -100)
     torch.testing.assert_close(per_token.double().sum(), nll_sum(hidden, head, labels).detach(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("distill", [False, True])
+def test_under_autocast_the_head_multiplies_in_bfloat16_and_sums_in_float32(distill: bool) -> None:
+    hidden, head, labels = (tensor.detach().float() if tensor.is_floating_point() else tensor for tensor in _inputs())
+    hidden.requires_grad_()
+    head.requires_grad_()
+    logits = (hidden.bfloat16() @ head.bfloat16().T).float()
+    reference = F.cross_entropy(logits, labels, reduction="sum")
+    if distill:
+        target = torch.softmax(logits.detach(), -1)
+        soft = -(target * torch.log_softmax(logits, -1)).sum(-1)[labels != -100].sum()
+        reference = 0.7 * reference + 0.3 * soft
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = distilled_nll_sum(hidden, head, labels, hidden, head, 0.3) if distill else nll_sum(hidden, head, labels)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, reference, rtol=1e-5, atol=0)  # the same products; float32 sums in another order
+    ours, plain = torch.autograd.grad(loss, [hidden, head]), torch.autograd.grad(reference, [hidden, head])
+    for left, right in zip(ours, plain, strict=True):
+        assert left.dtype == torch.float32
+        assert float((left - right).norm() / right.norm()) < 0.01  # logit gradients rounded to bfloat16: 2^-9 each
