@@ -17,9 +17,9 @@ import torch
 
 from components.config.loader import load_study
 from components.data.stream import Batch
+from components.models.devices import peak_memory_bytes
 from components.objectives.base import build_objective
 from components.profiling.plan import plan_study
-from components.training.run import peak_memory_bytes
 from components.training.step import TrainState, train_step
 
 

@@ -49,9 +49,9 @@ def _score_arm(study: Study, arm: Arm, arguments: argparse.Namespace) -> ArmBenc
 
     from components.config.problems import CheckpointError
     from components.data.tokenizer import Tokenizer
+    from components.models.devices import pick_device
     from components.models.files import load_model
     from components.results import ArmBenchmarks, SeedBenchmarks
-    from components.training.run import pick_device
 
     torch.set_num_threads(study.runtime.threads_per_worker)
     tokenizer = Tokenizer.open(arguments.tokenizer)

@@ -1,4 +1,4 @@
-"""Stage `evaluate`: scores every depth of an arm's models on the validation set, and uploads what it found to MLflow."""
+"""Stage `evaluate`: scores every depth of an arm's models on the validation set."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def main() -> None:
     from components.data.documents import read_documents
     from components.data.stream import PackedRows
     from components.evaluation.sweep import score_cells, sweep_cells, write_document_scores
+    from components.models.devices import pick_device
     from components.models.files import load_model
     from components.results import ArmEvaluation, ValidationSet, write_record
-    from components.training.run import pick_device
 
     torch.set_num_threads(study.runtime.threads_per_worker)
     rows = PackedRows.open(arguments.data / "validation")

@@ -53,9 +53,9 @@ def main() -> None:
     from components.inference.generate import Request
     from components.inference.sampling import Sampling
     from components.inference.speculative import Speculation
+    from components.models.devices import pick_device
     from components.models.files import load_model
     from components.models.sizes import prefix_flops
-    from components.training.run import pick_device
 
     torch.set_num_threads(chosen.study.runtime.threads_per_worker)
     model, card = load_model(chosen.folder, pick_device(chosen.study.runtime.device))

@@ -32,11 +32,11 @@ def main() -> None:
     import torch
 
     from components.data.stream import PackedRows
+    from components.models.devices import device_name, pick_device
     from components.models.files import load_model
     from components.profiling.latency import Stopwatch, latency_violations, n_turns, profile_latency
     from components.profiling.speculation import n_cells, profile_speculation, recommend
     from components.results import ArmProfile, write_record
-    from components.training.run import cpu_name, pick_device
 
     torch.set_num_threads(arguments.threads or runtime.threads_per_worker)
     device = pick_device(runtime.device)
@@ -55,7 +55,7 @@ def main() -> None:
         arm=chosen.arm.name,
         seed=chosen.seed,
         n_blocks=model.n_blocks,
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
+        device=device_name(device),
         device_kind="cuda" if device.type == "cuda" else "cpu",
         threads=torch.get_num_threads(),
         dtype=str(next(model.parameters()).dtype).removeprefix("torch."),

@@ -17,10 +17,10 @@ import torch
 from components.config.schema import Profile
 from components.inference.engine import Engine, Feed, decodable_depths
 from components.models.cascade import Cascade
+from components.models.devices import peak_memory_bytes
 from components.models.sizes import prefix_parameters
 from components.models.stream_sizes import cache_bytes
 from components.results import LatencyCell, LatencyViolation, Timing
-from components.training.run import peak_memory_bytes
 
 
 class Stopwatch:

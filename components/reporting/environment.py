@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
+from components.models.devices import cpu_name
 from components.reporting.tables import Row, Table
 
 PACKAGES = ("torch", "numpy", "pyarrow", "tokenizers", "datasets", "dvc", "prefect", "ray", "mlflow", "matplotlib")
@@ -25,13 +25,3 @@ def environment_table() -> Table:
         except PackageNotFoundError:
             rows.append((package, "not installed"))
     return Table("Versions and machine", ("what", "value"), tuple(rows), "Of the process that wrote this report.", (0, 1))
-
-
-def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Model name of the CPU, or the architecture where the system does not tell."""
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() in ("model name", "Hardware"):
-                return value.strip()
-    return platform.processor() or platform.machine()

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import resource
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +18,7 @@ import torch
 import components
 from components.config.schema import Arm, Runtime
 from components.data.stream import BatchStream, PackedRows
+from components.models.devices import device_name, peak_memory_bytes, pick_device
 from components.models.files import OPTIMIZER, WEIGHTS, ModelCard, Repair, file_sha256, save_model, save_tensors
 from components.models.repaired import Repaired
 from components.objectives.base import Objective, build_objective
@@ -30,8 +28,17 @@ from components.training.optimizer import load_optimizer_tensors, optimizer_tens
 from components.training.step import TrainState, train_step
 from components.training.workers import rank_and_workers, wait_for_all
 
-CODE_OF_A_RUN = ("data/stream.py", "models", "objectives", "training")
-HISTORY = "history.jsonl"
+CODE_OF_A_RUN = (
+    "config/expansions.py",
+    "config/schema.py",
+    "config/streams.py",
+    "data/manifest.py",
+    "data/stream.py",
+    "models",
+    "objectives",
+    "training",
+)
+HISTORY, TRACE = "history.jsonl", "depths.json"
 
 
 @dataclass(frozen=True)
@@ -160,21 +167,6 @@ def code_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def pick_device(device: str) -> torch.device:
-    """The device of a worker; `auto` takes the GPU that the worker was given, if any."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(device)
-
-
-def peak_memory_bytes(device: torch.device) -> int:
-    """Largest memory held so far: of the GPU's tensors, or of the whole process on a CPU."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
 def _write_output(run: TrainingRun, state: TrainState, rows: PackedRows, objective: Objective, resume: Resume) -> None:
     card = ModelCard(
         version=1,
@@ -199,6 +191,8 @@ def _write_output(run: TrainingRun, state: TrainState, rows: PackedRows, objecti
     save_tensors(optimizer_tensors(state.model, state.optimizer), run.output_dir / OPTIMIZER)
     lines = "".join(json.dumps(line) + "\n" for line in resume.history)
     (run.output_dir / HISTORY).write_text(lines, encoding="utf-8")
+    trace = [list(objective.depths_at(step)) for step in range(resume.step)]
+    (run.output_dir / TRACE).write_text(json.dumps(trace) + "\n", encoding="utf-8")
 
 
 def _cost(run: TrainingRun, rows: PackedRows, objective: Objective, resume: Resume, device: torch.device) -> SeedCost:
@@ -211,7 +205,7 @@ def _cost(run: TrainingRun, rows: PackedRows, objective: Objective, resume: Resu
         seed=run.seed,
         seconds=resume.seconds,
         devices=devices,
-        device=torch.cuda.get_device_name(device) if on_gpu else cpu_name(),
+        device=device_name(device),
         device_hours=resume.seconds * devices / 3600,
         unit="GPU-hours" if on_gpu else "core-hours",
         steps=training.steps,
@@ -221,13 +215,3 @@ def _cost(run: TrainingRun, rows: PackedRows, objective: Objective, resume: Resu
         peak_memory_bytes=resume.peak_memory_bytes,
         stream_fingerprint=resume.stream_fingerprint,
     )
-
-
-def cpu_name() -> str:
-    """Model name of the CPU as the system tells it."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return os.uname().machine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,3 +91,42 @@ def test_training_depends_on_the_code_its_checkpoints_are_named_after() -> None:
     for name, stage, _ in stages():
         if "tasks.train" in stage["cmd"]:
             assert {f"components/{part}" for part in parts} <= set(stage["deps"]), name
+
+
+def imported_components(path: Path, seen: set[Path]) -> set[Path]:
+    """Files of `components` that a file imports, at its top or inside functions, and what they import."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            file = ROOT / f"{name.replace('.', '/')}.py"
+            if name.startswith("components.") and file.exists() and file not in seen:
+                seen.add(file)
+                imported_components(file, seen)
+    return seen
+
+
+# What only checks, names or stores values; the config files that decide numbers are listed by the stages that train.
+DECIDES_NO_NUMBER = ("components/config", "components/results", "components/profiling/plan.py")
+
+
+def test_a_stage_depends_on_all_code_that_it_imports() -> None:
+    missing = []
+    for name, stage, _ in stages():
+        module = re.search(r"-m tasks\.(\w+)", stage["cmd"]).group(1)
+        listed = tuple(paths(stage["deps"]))
+        for file in imported_components(ROOT / "tasks" / f"{module}.py", set()):
+            relative = file.relative_to(ROOT).as_posix()
+            if not relative.startswith((*DECIDES_NO_NUMBER, *listed)):
+                missing.append(f"{name}: {relative}")
+    assert sorted(missing) == []
+
+
+def test_the_identity_of_a_run_covers_the_code_its_stage_depends_on() -> None:
+    text = (ROOT / "components" / "training" / "run.py").read_text(encoding="utf-8")
+    identity = set(re.findall(r'"([\w/.]+)"', re.search(r"CODE_OF_A_RUN = \((.*?)\)", text, re.DOTALL).group(1)))
+    stage = next(stage for name, stage, _ in stages() if name == "train")
+    assert identity == {path.removeprefix("components/") for path in paths(stage["deps"]) if path.startswith("components/")}
