@@ -25,11 +25,14 @@ def _arm_rows(arm: str, artifacts: Path) -> list[Row]:
     costs = {cost.seed: cost for cost in read_record(ArmCost, cost_file).seeds} if cost_file.exists() else {}
     rows: list[Row] = []
     for result in evaluation.seeds:
-        first, full = result.depths[0], result.depths[-1]
+        streams = max(score.n_streams for score in result.depths)
+        cells = [score for score in result.depths if score.n_streams == streams]
+        first, full = cells[0], cells[-1]
         row: Row = {"arm": arm, "seed": result.seed, "blocks": evaluation.n_blocks}
         row[f"ppl at k={first.depth}"] = _shown(first.ppl)
         row["ppl at full depth"] = _shown(full.ppl)
-        row["AULB (nats)"] = _shown(result.aulb_nats)
+        is_one_depth = evaluation.trained_depths == (evaluation.n_blocks,)
+        row["AULB (nats)"] = "-" if is_one_depth else _shown(result.aulb_nats)
         if result.seed in costs:
             cost = costs[result.seed]
             row[cost.unit] = _shown(cost.device_hours)

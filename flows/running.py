@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_table_artifact
@@ -22,6 +23,9 @@ from tasks.stage import StageFailedError, StudyGraph, kind_of, run_dvc_stage, st
 ROOT = Path(__file__).resolve().parents[1]
 PARAMS = ROOT / "params.yaml"
 TRAINING_STAGES = ("train", "repair", "expand", "control")
+EVALUATION_STAGES = ("evaluate", "evaluate-repair", "evaluate-expansion", "evaluate-control")
+PROFILE_STAGES = ("profile", "profile-repair", "profile-control")  # run alone: they time
+HELD_BACK = "not run: a stage it needs failed"
 REPORT = ROOT / "artifacts" / "report" / "index.html"
 
 
@@ -46,7 +50,10 @@ def run_stages(arms: Iterable[str] = (), stages: Iterable[str] = (), max_paralle
     with contextlib.ExitStack() as stack:
         if any(kind_of(name) in TRAINING_STAGES for name in names):
             stack.enter_context(ray_head())
-        failures = _run_in_order(graph, names, study.runtime, max_parallel or study.runtime.parallel_stages)
+        timed = [name for name in names if kind_of(name) in PROFILE_STAGES]
+        others = [name for name in names if name not in timed]
+        failures = _run_in_order(graph, others, study.runtime, max_parallel or study.runtime.parallel_stages)
+        failures |= _run_in_order(graph, timed, study.runtime, 1, failures)
     fill_mlflow()
     if failures:
         lines = [f"{name}: {reason}" for name, reason in failures.items()]
@@ -74,8 +81,12 @@ def fill_mlflow() -> None:
     supervisor.forget(process)
 
 
-def _run_in_order(graph: StudyGraph, names: Iterable[str], runtime: Runtime, max_parallel: int) -> dict[str, str]:
-    """Runs the stages; returns the reason of each that failed or that a failure upstream held back."""
+def _run_in_order(
+    graph: StudyGraph, names: Iterable[str], runtime: Runtime, max_parallel: int, failed: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """Runs the stages, but for those that need one that `failed`; returns the reason of each that did not end well."""
+    held_back = {name: HELD_BACK for name in names if graph.upstream([name]) & set(failed)}
+    names = [name for name in names if name not in held_back]
     stage_task = run_dvc_stage.with_options(retries=runtime.stage_retries, retry_delay_seconds=runtime.retry_delay_seconds)
     futures = {}
     with ThreadPoolTaskRunner(max_workers=max_parallel) as runner:
@@ -88,10 +99,11 @@ def _run_in_order(graph: StudyGraph, names: Iterable[str], runtime: Runtime, max
             supervisor.stop_supervised()
             raise
     states = {name: future.state for name, future in futures.items()}
-    return {name: _reason(state.message, state.is_pending()) for name, state in states.items() if not state.is_completed()}
+    reasons = {name: _reason(state.message, state.is_pending()) for name, state in states.items() if not state.is_completed()}
+    return held_back | reasons
 
 
 def _reason(message: str | None, was_held_back: bool) -> str:
     if was_held_back:
-        return "not run: a stage it needs failed"
+        return HELD_BACK
     return (message or "failed").removeprefix("Task run encountered an exception ").removeprefix("StageFailedError: ")

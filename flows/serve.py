@@ -18,9 +18,10 @@ def main() -> None:
     from flows.data import data
     from flows.evaluate_arm import evaluate_arm
     from flows.full_study import full_study
+    from flows.profile_arm import profile_arm
     from flows.train_arm import train_arm
 
-    serve(*(flow.to_deployment(name="local") for flow in (full_study, data, train_arm, evaluate_arm)))
+    serve(*(flow.to_deployment(name="local") for flow in (full_study, data, train_arm, evaluate_arm, profile_arm)))
 
 
 if __name__ == "__main__":

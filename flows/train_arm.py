@@ -5,13 +5,13 @@ from __future__ import annotations
 from prefect import flow
 
 from flows.launch import launch
-from flows.running import run_stages
+from flows.running import TRAINING_STAGES, run_stages
 
 
 @flow(name="train-arm", flow_run_name="train-{arm}")
 def train_arm(arm: str) -> None:
-    """Runs `train` of the arm, and what it needs, where stale."""
-    run_stages(arms=[arm], stages=["train"])
+    """Trains the arm, repair, expansion or control, and what it needs, where stale."""
+    run_stages(arms=[arm], stages=TRAINING_STAGES)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,10 @@ of the best quality that fits, and the next ones; or says that none fits, and wh
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
+from components.config.loader import PARAMS_FILE, load_study
 from components.config.problems import ResultsError
 from components.profiling.operating_points import Budget, Choice, at_load, choose, join_points
 from components.results import ArmEvaluation, ArmProfile, OperatingPoint, read_record, write_record
@@ -26,8 +28,10 @@ EXAMPLES = """examples:
 def main() -> None:
     """Writes the table and prints the choice."""
     arguments = _arguments()
+    models = tuple(load_study(arguments.params).models)
     table = join_points(
-        _records(ArmEvaluation, arguments.artifacts / "evaluation"), _records(ArmProfile, arguments.artifacts / "profile")
+        _records(ArmEvaluation, arguments.artifacts / "evaluation", models),
+        _records(ArmProfile, arguments.artifacts / "profile", models),
     )
     path = arguments.artifacts / "operating_points.json"
     write_record(table, path)
@@ -89,14 +93,17 @@ def _nothing_fits(closest: OperatingPoint, budget: Budget, n_points: int) -> str
     )
 
 
-def _records(kind: type[RecordT], folder: Path) -> dict[str, RecordT]:
-    return {path.stem: read_record(kind, path) for path in sorted(folder.glob("*.json"))}
+def _records(kind: type[RecordT], folder: Path, models: Sequence[str]) -> dict[str, RecordT]:
+    """The results of the study's models; what an earlier study left behind is not among them."""
+    paths = {name: folder / f"{name}.json" for name in models}
+    return {name: read_record(kind, path) for name, path in paths.items() if path.exists()}
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tasks.select", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--params", type=Path, default=PARAMS_FILE, help="parameter file (default: %(default)s)")
     parser.add_argument("--latency-ms", type=_positive, help="longest decoding step, milliseconds")
     parser.add_argument("--throughput", type=_positive, help="least decoding throughput of the batch, tokens/s")
     parser.add_argument("--memory-mb", type=_positive, help="most memory of weights and cache, 10^6 bytes")

@@ -80,6 +80,8 @@ class StudyGraph:
             for name in self.needs
             if (not arms or arm_of(name) in arms) and (not stages or name in stages or kind_of(name) in stages)
         ]
+        if not wanted:
+            raise ConfigError(f"arms {', '.join(arms)}: have none of the stages {', '.join(stages)}; leave one of the two out")
         chosen = self.upstream(wanted)
         return tuple(name for name in self.needs if name in chosen)
 

@@ -102,7 +102,7 @@ def _bring_up_to_date(client: Any, experiment: str, root: Path, unit: str, recor
         run
         for run in found
         if run.data.tags.get(TRAINED) == trained
-        and all(run.data.tags.get(tag, "") in ("", content) for tag, (content, _) in later.items())
+        and all(not content or run.data.tags.get(tag, "") in ("", content) for tag, (content, _) in later.items())
     ]
     for run in [one for one in found if one not in usable[:1]]:
         _delete(client, experiment, run.info.run_id)

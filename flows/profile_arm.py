@@ -1,0 +1,18 @@
+"""The latency of one arm at every depth, and what that needs. `python -m flows.profile_arm --arm twin-full`"""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.launch import launch
+from flows.running import PROFILE_STAGES, run_stages
+
+
+@flow(name="profile-arm", flow_run_name="profile-{arm}")
+def profile_arm(arm: str) -> None:
+    """Profiles the arm, repair or control, and runs what that needs, where stale."""
+    run_stages(arms=[arm], stages=PROFILE_STAGES)
+
+
+if __name__ == "__main__":
+    launch(profile_arm)
