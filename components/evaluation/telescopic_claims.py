@@ -167,11 +167,14 @@ def _log_uniform_trades_the_first_depth(bench: Bench, uniform: Arms, log_uniform
 
 
 def _head_repair_helps_only_partly(bench: Bench, uniform: Arms, suites: Arms, repaired: Arms) -> Judgement:
-    arm = repaired[0]
+    by_name = {suite.name: suite for suite in suites}
+    pairs = [(arm, by_name[str(base)]) for arm in repaired if (base := arm.objective.get("base")) in by_name]
+    if not pairs:
+        return Judgement("not run", "no results of: the suite that a head-only repair is of")
+    arm, trunk = pairs[0]
     columns = [depth - 1 for depth in _off_exit_depths(arm)]
     if not columns:
         return Judgement("not run", "every depth is an exit")
-    trunk = next((suite for suite in suites if suite.name == arm.objective.get("base")), suites[0])
     rows = min(len(arm.samples), len(trunk.samples), len(uniform[0].samples))
     mean = {one.name: one.ordered[:rows, columns].mean(axis=1) for one in (arm, trunk, uniform[0])}
     gain = bench.of(mean[arm.name] - mean[trunk.name], arm.n_documents)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from components.config.schema import Arm, Model, ObjectiveSettings
+from components.models.sizes import stored_parameters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,6 +74,11 @@ class Objective(ABC):
             Detached sums in nats over the micro-batch's labels, `loss` (the objective itself) among them; the caller divides by the
             global number of labels.
         """
+
+    def parameter_counts(self) -> tuple[int, int]:
+        """Parameters that are stored, and those of them that train."""
+        stored = stored_parameters(self.model, self.vocab_size)
+        return stored, stored
 
     @abstractmethod
     def step_flops(self, step: int, seq_len: int) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from components.config.schema import Arm, Model, ObjectiveSettings
-from components.models.sizes import block_flops, head_flops, trunk_flops
+from components.models.sizes import block_flops, block_parameters, head_flops, stored_parameters, trunk_flops
 from components.objectives import base
 
 if TYPE_CHECKING:
@@ -89,6 +89,17 @@ class Objective(base.Objective):
             (nll * batch.scale).backward()  # type: ignore[no-untyped-call]
             sums["loss"] = sums.get("loss", 0) + nll.detach()
         return sums
+
+    def parameter_counts(self) -> tuple[int, int]:
+        model = self.model
+        widths = [model.prefix(depth).segments[-1].d_model for depth in self._settings.depths]
+        own = {
+            "norm": sum(widths),
+            "affine": sum(width**2 + width for width in widths),
+            "head": sum(width * (self.vocab_size + 1) for width in widths),
+            "block": sum(block_parameters(width, model.ffn_ratio) for width in widths),
+        }[self._settings.part]
+        return stored_parameters(model, self.vocab_size) + own, own
 
     def step_flops(self, step: int, seq_len: int) -> int:
         model, depths = self.model, self._settings.depths

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from components.config.schema import Arm, Model, Study
-from components.models.sizes import block_parameters, stored_parameters
+from components.models.sizes import block_parameters
 from components.objectives.base import build_objective
 
-BYTES_PER_PARAMETER = 16  # float32 weights, gradients and the two moments of AdamW
+WEIGHT_BYTES = 4  # float32
+TRAINED_BYTES = 12  # float32 gradient and the two moments of AdamW
 HEAD_CHUNK_TOKENS = 256  # logits are never held for more tokens than this
 
 
@@ -54,15 +55,15 @@ def plan_study(study: Study) -> list[ArmPlan]:
 def _plan(arm: Arm, study: Study, per_token: float, unit: float) -> ArmPlan:
     training, vocab = arm.training, study.data.tokenizer.vocab_size
     tokens = training.steps * training.batch_rows * study.data.seq_len
-    parameters = stored_parameters(arm.model, vocab)
+    stored, trained = build_objective(arm, vocab, training.seeds[0]).parameter_counts()
     n_streams = 1 if arm.model.streams is None else arm.model.streams.n_streams
     return ArmPlan(
         name=arm.name,
-        parameters=parameters,
+        parameters=stored,
         tokens=tokens,
         flops=per_token * tokens,
         relative_cost=per_token / unit,
-        state_bytes=parameters * BYTES_PER_PARAMETER,
+        state_bytes=stored * WEIGHT_BYTES + trained * TRAINED_BYTES,
         activation_bytes=activation_bytes(
             arm.model, vocab, study.runtime.micro_batch_rows * study.data.seq_len * n_streams, training.precision
         ),

@@ -80,7 +80,8 @@ class ArmResults:
     @property
     def is_curve(self) -> bool:
         """Whether its depths are read as one model at many sizes; a twin is a point, and the depths below it mean nothing."""
-        return self.evaluation.n_blocks > 1 and not TWIN.is_played_by(self.arm.objective.model_dump(mode="json"))
+        objective = self.arm.objective.model_dump(mode="json")
+        return self.evaluation.n_blocks > 1 and not TWIN.is_played_by(objective.get("inner", objective))
 
     @property
     def nll_by_seed(self) -> list[list[float | None]]:

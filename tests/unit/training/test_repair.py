@@ -97,6 +97,19 @@ def test_added_parameters_are_those_the_model_really_has() -> None:
         assert prefix_parameters(model.settings, VOCAB, 3) > 0
 
 
+@pytest.mark.parametrize("part", ["norm", "affine", "head", "block"])
+def test_planned_parameters_are_those_that_the_model_has_and_trains(base: TrainingRun, part: str, tmp_path: Path) -> None:
+    from components.objectives.base import build_objective
+    from tests.toys import VOCAB
+
+    objective = build_objective(_repair_run(base, part, tmp_path).arm, VOCAB, 0)
+    model = objective.new_model()
+    assert isinstance(model, Repaired)
+    model.freeze_trunk()
+    counts = sum(p.numel() for p in model.parameters()), sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert objective.parameter_counts() == counts
+
+
 def test_an_arm_that_trains_every_depth_cannot_be_repaired() -> None:
     from tests.toys import telescopic
 
