@@ -12,31 +12,23 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from components.config.loader import load_study, resolve_arm
+from components.config.loader import load_study, read_yaml, resolve_arm
 from components.config.schema import Arm, Model, Segment, Study
 from components.data.stream import Batch
 from components.objectives.base import build_objective
 from components.training.step import TrainState, train_step
 
 VOCAB, SEQ_LEN, ROWS = 4096, 256, 2
-UNIFORM = {"kind": "telescopic", "prefix_weight": 1.0, "anchor_weight": 1.0, "distill_weight": 0.0, "exclude_full": False}
-EXITS = {"kind": "fixed_exits", "distill_weight": 0.0}
-ARMS: dict[str, dict[str, Any]] = {
-    "twin-full": {"kind": "twin", "exit": 3},
-    "tlm-roundrobin": {**UNIFORM, "sampler": {"kind": "roundrobin"}},
-    "tlm-exitgrid": {**UNIFORM, "sampler": {"kind": "exitgrid"}},
-    "tlm-noanchor": {**UNIFORM, "sampler": {"kind": "exitgrid"}, "anchor_weight": 0.0},
-    "tlm-distill": {**UNIFORM, "sampler": {"kind": "exitgrid"}, "distill_weight": 0.3},
-    "mlms joint": {**EXITS, "backward": "joint"},
-    "mlms per_exit": {**EXITS, "backward": "per_exit"},
-    "mlms separate": {**EXITS, "backward": "separate"},
-    "mlms-distill per_exit": {"kind": "fixed_exits", "distill_weight": 0.3, "backward": "per_exit"},
-    "layerdrop": {"kind": "layerdrop", "drop_probability": 0.2},
+ALL_ARMS = Path(__file__).parents[1] / "scales" / "all-arms.yaml"
+SCHEDULES = {  # same gradients as the suite, another walk
+    f"mlms {backward}": {"objective": {"kind": "fixed_exits", "distill_weight": 0.0, "backward": backward}}
+    for backward in ("joint", "separate")
 }
 
 
@@ -53,7 +45,8 @@ def main() -> None:
             "head_dim": 64,
         }
     )
-    runners = {name: _Runner(_arm(name, settings, model, study)) for name, settings in ARMS.items()}
+    blocks = {**read_yaml(ALL_ARMS)["arms"], **SCHEDULES}
+    runners = {name: _Runner(_arm(name, block, model, study)) for name, block in blocks.items()}
     for runner in runners.values():
         runner.turn()
     ratios: dict[str, list[float]] = {name: [] for name in runners}
@@ -95,10 +88,10 @@ class _Runner:
         return time.perf_counter() - started, flops
 
 
-def _arm(name: str, settings: dict[str, Any], model: Model, study: Study) -> Arm:
+def _arm(name: str, block: dict[str, Any], model: Model, study: Study) -> Arm:
     training = study.training.model_copy(update={"steps": 10**6})
     problems: list[Any] = []
-    arm = resolve_arm(name, {"objective": settings}, model, training, problems)
+    arm = resolve_arm(name, block, model, training, problems)
     if arm is None:
         raise SystemExit("\n".join(map(str, problems)))
     return arm
