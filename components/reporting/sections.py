@@ -16,7 +16,7 @@ from components.reporting.figures import Figure
 from components.reporting.load import ArmResults
 from components.reporting.multiples import benchmark_figures, corpora_figures
 from components.reporting.plots import cost_figure, frontier_figures, training_figure
-from components.reporting.streams import streams_tables
+from components.reporting.streams import grid_figure, streams_tables
 from components.reporting.tables import (
     Row,
     Table,
@@ -112,8 +112,8 @@ def _differences(analysis: Analysis) -> Section:
 
 
 def _streams(analysis: Analysis) -> list[Section]:
-    tables = streams_tables(analysis)
-    return [Section("Hidden Decoding", "streams", tables=tables)] if tables else []
+    figure = grid_figure(analysis)
+    return [] if figure is None else [Section("Hidden Decoding", "streams", figures=(figure,), tables=streams_tables(analysis))]
 
 
 def _benchmarks(analysis: Analysis) -> Section:

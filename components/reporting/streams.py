@@ -6,6 +6,7 @@ trained further without streams, on as many tokens and with as many FLOPs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from components.evaluation.bootstrap import verdict
 from components.models.stream_sizes import cache_bytes
 from components.reporting import formats
 from components.reporting.analysis import Analysis
+from components.reporting.curves import depth_axis
+from components.reporting.figures import Figure, canvas, finish, to_csv
 from components.reporting.load import ArmResults
 from components.reporting.tables import Row, Table
 from components.results import DepthScore
@@ -32,7 +35,7 @@ class Cell(NamedTuple):
 
 def streams_tables(analysis: Analysis) -> tuple[Table, ...]:
     """The chapter's tables; none without an evaluated expansion."""
-    expansions = [arm for arm in analysis.arms if arm.name in analysis.results.study.expansions]
+    expansions = _expansions(analysis)
     if not expansions:
         return ()
     return (
@@ -77,10 +80,42 @@ def ablation_tables(analysis: Analysis, expansions: Sequence[ArmResults]) -> tup
     return tuple(tables)
 
 
+def grid_figure(analysis: Analysis) -> Figure | None:
+    """Depth against model and number of streams, coloured by NLL up to chance, the frontier starred; None without expansions."""
+    expansions = _expansions(analysis)
+    if not expansions:
+        return None
+    cells = _grid_cells(analysis, expansions)
+    chance, n_blocks = math.log(analysis.vocab_size), analysis.results.study.model.n_blocks
+    values = [[chance if nll is None else min(nll, chance) for nll in cell.nll_nats] for cell in cells]
+    lowest = min(min(row) for row in values)
+    with canvas(height=1.6 + 0.36 * len(cells)) as (drawing, axes):
+        axes.grid(False)
+        mesh = axes.imshow(
+            values, cmap="cividis_r", aspect="auto", extent=(0.5, n_blocks + 0.5, len(cells) - 0.5, -0.5), vmax=chance
+        )
+        for column, depth in sorted(_frontier(cells)):
+            color = "white" if values[column][depth] > 0.5 * (chance + lowest) else "black"
+            axes.plot(depth + 1, column, marker="*", color=color, markersize=7, linestyle="none")
+        axes.set_yticks(range(len(cells)), [f"{cell.name}, n = {cell.n_streams}" for cell in cells])
+        depth_axis(axes, n_blocks)
+        bar = drawing.colorbar(mesh, ax=axes, location="top", aspect=35, pad=0.04)
+        bar.set_label("nats per token, up to chance")
+        bar.outline.set_visible(False)
+        caption = "Star: no other cell of as few FLOPs per token is better."
+        rows = [
+            (cell.name, cell.n_streams, depth, nll, flops)
+            for cell in cells
+            for depth, (nll, flops) in enumerate(zip(cell.nll_nats, cell.flops_per_token, strict=True), 1)
+        ]
+        data = to_csv(("arm", "n_streams", "depth", "nll_nats", "flops_per_token"), rows)
+        alt = "Heat map of NLL by depth and number of streams"
+        return finish(drawing, "streams_heat_map", "Depth by streams", alt, caption, data)
+
+
 def grid_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> Table:
     """NLL of every depth at every number of streams; a star marks cells that no cheaper or equal cell beats."""
-    names = {arm.arm.base for arm in expansions} | {arm.name for arm in expansions} | set(analysis.results.study.controls)
-    cells = [cell for arm in analysis.arms if arm.name in names for cell in _cells(arm)]
+    cells = _grid_cells(analysis, expansions)
     frontier = _frontier(cells)
     rows = []
     for depth in range(analysis.results.study.model.n_blocks):
@@ -120,6 +155,16 @@ def stream_cost_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> T
         "values in bfloat16, at the study's row length. Times of stages that ran side by side are rough."
     )
     return Table("Cost of streams", columns, tuple(rows), note)
+
+
+def _expansions(analysis: Analysis) -> list[ArmResults]:
+    return [arm for arm in analysis.arms if arm.name in analysis.results.study.expansions]
+
+
+def _grid_cells(analysis: Analysis, expansions: Sequence[ArmResults]) -> list[Cell]:
+    """The columns of the grid: the expansions, what they come from, and the controls."""
+    names = {arm.arm.base for arm in expansions} | {arm.name for arm in expansions} | set(analysis.results.study.controls)
+    return [cell for arm in analysis.arms if arm.name in names for cell in _cells(arm)]
 
 
 def _control(arm: Arm) -> ControlBlock | None:

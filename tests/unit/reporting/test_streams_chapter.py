@@ -8,7 +8,7 @@ from typing import Any
 from components.models.stream_sizes import cache_bytes
 from components.reporting.analysis import Analysis
 from components.reporting.load import load_results
-from components.reporting.streams import Cell, _frontier, streams_tables
+from components.reporting.streams import Cell, _frontier, grid_figure, streams_tables
 from components.reporting.tables import Table
 from tests.unit.reporting.toy_results import SMOOTH, UNIFORM, ToyArm, make_results
 
@@ -43,6 +43,10 @@ def _estimate(cell: str) -> float:
 
 
 def _tables(folder: Path, **missing: bool) -> dict[str, Table]:
+    return {table.title: table for table in streams_tables(_analysis(folder, **missing))}
+
+
+def _analysis(folder: Path, **missing: bool) -> Analysis:
     depths = range(1, 17)
     arms = {
         "tlm-uniform": ToyArm(UNIFORM, SMOOTH, depths),
@@ -52,8 +56,7 @@ def _tables(folder: Path, **missing: bool) -> dict[str, Table]:
         "hd-n1-flops": ToyArm(FLOPS, _lower(0.5), depths, has_evaluation=not missing.get("flops", False)),
     }
     study = make_results(folder, arms)
-    tables = streams_tables(Analysis(load_results(study, folder / "artifacts")))
-    return {table.title: table for table in tables}
+    return Analysis(load_results(study, folder / "artifacts"))
 
 
 def test_gains_are_quoted_against_both_controls(tmp_path: Path) -> None:
@@ -97,7 +100,19 @@ def test_costs_are_relative_to_the_arm_without_streams(tmp_path: Path) -> None:
     assert row[6] == "2.00"
 
 
+def test_the_heat_map_has_the_numbers_of_the_grid(tmp_path: Path) -> None:
+    analysis = _analysis(tmp_path)
+    figure = grid_figure(analysis)
+    assert figure is not None
+    header, *lines = figure.data.splitlines()
+    assert header == "arm,n_streams,depth,nll_nats,flops_per_token"
+    assert len(lines) == 16 * len({tuple(line.split(",")[:2]) for line in lines})
+    assert figure.png.startswith(b"\x89PNG")
+
+
 def test_a_study_without_expansions_has_no_chapter(tmp_path: Path) -> None:
     study = make_results(tmp_path)
-    assert streams_tables(Analysis(load_results(study, tmp_path / "artifacts"))) == ()
+    analysis = Analysis(load_results(study, tmp_path / "artifacts"))
+    assert streams_tables(analysis) == ()
+    assert grid_figure(analysis) is None
     assert cache_bytes(study.model, 16, 10, 2) > 0
