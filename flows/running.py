@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_table_artifact
-from prefect.futures import wait
+from prefect.futures import PrefectConcurrentFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from components.config.loader import load_study
@@ -44,7 +46,11 @@ def run_stages(arms: Iterable[str] = (), stages: Iterable[str] = (), max_paralle
     log = get_run_logger()
     study = load_study(PARAMS)
     graph = study_graph(ROOT)
-    selected = graph.select(arms, stages)
+    kinds = {kind_of(name) for name in graph.needs}
+    known = {*TRAINING_STAGES, *EVALUATION_STAGES, *PROFILE_STAGES}
+    selected = graph.select(
+        arms, [stage for stage in stages if stage in kinds or stage not in known]
+    )  # a study may have no repairs
     names = graph.to_run(selected)
     log.info("%d of %d stages to run: %s", len(names), len(selected), ", ".join(names) or "nothing changed")
     with contextlib.ExitStack() as stack:
@@ -88,13 +94,19 @@ def _run_in_order(
     held_back = {name: HELD_BACK for name in names if graph.upstream([name]) & set(failed)}
     names = [name for name in names if name not in held_back]
     stage_task = run_dvc_stage.with_options(retries=runtime.stage_retries, retry_delay_seconds=runtime.retry_delay_seconds)
-    futures = {}
+    futures: dict[str, PrefectConcurrentFuture[None]] = {}
     with ThreadPoolTaskRunner(max_workers=max_parallel) as runner:
         try:
-            for name in names:
-                needs = [futures[needed] for needed in graph.needs[name] if needed in futures]
-                futures[name] = runner.submit(stage_task, {"name": name, "root": ROOT}, wait_for=needs)
-            wait(list(futures.values()))
+            running: dict[Future[Any], str] = {}
+            while len(futures) < len(names) or running:
+                # A stage is submitted once all it needs has ended: one that waited inside the runner would hold a place.
+                unfinished = {name for name in names if name not in futures} | set(running.values())
+                for name in graph.ready(unfinished - set(running.values()), unfinished)[: max_parallel - len(running)]:
+                    needs = [futures[needed] for needed in graph.needs[name] if needed in futures]
+                    futures[name] = runner.submit(stage_task, {"name": name, "root": ROOT}, wait_for=needs)
+                    running[futures[name].wrapped_future] = name
+                for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                    futures[running.pop(ended)].wait()  # takes the final state from the run itself, not from the server
         except BaseException:  # cancelled or interrupted: threads cannot be, their processes can
             supervisor.stop_supervised()
             raise

@@ -93,6 +93,17 @@ class StudyGraph:
                 running.append(name)
         return tuple(running)
 
+    def ready(self, waiting: Iterable[str], unfinished: Iterable[str]) -> list[str]:
+        """Of the stages that wait, those that need none of the unfinished ones; what most stages in a row wait for comes first."""
+        blocked = set(unfinished)
+        free = [name for name in self.needs if name in set(waiting) and not self.needs[name] & blocked]
+        return sorted(free, key=self._stages_behind, reverse=True)
+
+    def _stages_behind(self, name: str) -> int:
+        """Length of the longest chain of stages that follow from this one."""
+        following = [other for other, needs in self.needs.items() if name in needs]
+        return 1 + max(map(self._stages_behind, following)) if following else 0
+
     def _check(self, what: str, names: Iterable[str], known: set[str]) -> None:
         unknown = sorted(set(names) - known)
         if unknown:

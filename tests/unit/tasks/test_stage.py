@@ -91,3 +91,17 @@ def test_result_that_dvc_lost_is_committed(monkeypatch: pytest.MonkeyPatch, tmp_
     said: list[str] = []
     run_stage("train@a", tmp_path, said.append)
     assert said[-1] == "commit --force train@a"
+
+
+def test_ready_stages_need_nothing_unfinished_and_long_chains_come_first() -> None:
+    needs = {
+        **NEEDS,
+        "expand@c": frozenset({"train@a"}),
+        "expand@d": frozenset({"expand@c"}),
+        "evaluate@d": frozenset({"expand@d"}),
+    }
+    chained = StudyGraph(needs, frozenset())
+    unfinished = {"train@b", *needs} - {"pack", "train@a"}
+    assert chained.ready(unfinished - {"train@b"}, unfinished) == ["expand@c", "evaluate@a"]
+    assert chained.ready(unfinished, unfinished) == ["train@b", "expand@c", "evaluate@a"]
+    assert chained.ready(["report"], ["evaluate@b", "report"]) == []
