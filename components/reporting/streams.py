@@ -88,19 +88,17 @@ def grid_figure(analysis: Analysis) -> Figure | None:
     cells = _grid_cells(analysis, expansions)
     chance, n_blocks = math.log(analysis.vocab_size), analysis.results.study.model.n_blocks
     values = [[chance if nll is None else min(nll, chance) for nll in cell.nll_nats] for cell in cells]
-    lowest = min(min(row) for row in values)
+    lowest, highest = min(map(min, values)), max(map(max, values))
     with canvas(height=1.6 + 0.36 * len(cells)) as (drawing, axes):
         axes.grid(False)
-        mesh = axes.imshow(
-            values, cmap="cividis_r", aspect="auto", extent=(0.5, n_blocks + 0.5, len(cells) - 0.5, -0.5), vmax=chance
-        )
+        mesh = axes.imshow(values, cmap="cividis_r", aspect="auto", extent=(0.5, n_blocks + 0.5, len(cells) - 0.5, -0.5))
         for column, depth in sorted(_frontier(cells)):
-            color = "white" if values[column][depth] > 0.5 * (chance + lowest) else "black"
+            color = "white" if values[column][depth] > 0.5 * (highest + lowest) else "black"
             axes.plot(depth + 1, column, marker="*", color=color, markersize=7, linestyle="none")
         axes.set_yticks(range(len(cells)), [f"{cell.name}, n = {cell.n_streams}" for cell in cells])
         depth_axis(axes, n_blocks)
         bar = drawing.colorbar(mesh, ax=axes, location="top", aspect=35, pad=0.04)
-        bar.set_label("nats per token, up to chance")
+        bar.set_label("nats per token, at most chance")
         bar.outline.set_visible(False)
         caption = "Star: no other cell of as few FLOPs per token is better."
         rows = [

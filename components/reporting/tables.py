@@ -259,9 +259,11 @@ def describe_objective(settings: dict[str, object]) -> str:
     """The objective's settings in one cell, switches that are off left out: `telescopic: sampler uniform, anchor_weight 1`."""
     parts = []
     for key, value in settings.items():
-        if key == "kind" or value is False:
+        if key == "kind" or value is False or value is None:
             continue
-        if isinstance(value, dict):
+        if isinstance(value, dict) and len(value) > 1 and "kind" in value:
+            value = f"({describe_objective(value)})"
+        elif isinstance(value, dict):
             value = " ".join(str(inner) for inner in value.values())
         if isinstance(value, list | tuple):
             value = formats.depths_text(value) if all(isinstance(one, int) for one in value) else ", ".join(map(str, value))

@@ -63,6 +63,8 @@ def test_small_formats() -> None:
 
 
 def test_an_objective_in_one_cell_leaves_out_switches_that_are_off() -> None:
+    kept = describe_objective({"kind": "hidden_decoding", "base": "a", "inner": UNIFORM, "control": None})
+    assert kept == f"hidden_decoding: base a, inner ({describe_objective(UNIFORM)})"
     text = describe_objective(UNIFORM)
     assert text == "telescopic: sampler uniform, prefix_weight 1, anchor_weight 1, distill_weight 0"
 
