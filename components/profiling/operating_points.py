@@ -55,6 +55,11 @@ class Choice:
     closest: OperatingPoint | None
 
 
+def _why_unprofiled(evaluation: ArmEvaluation) -> str:
+    has_streams = any(score.n_streams > 1 for seed in evaluation.seeds for score in seed.depths)
+    return "models with streams have no profile yet" if has_streams else "not profiled; run `dvc repro`"
+
+
 def join_points(evaluations: Mapping[str, ArmEvaluation], profiles: Mapping[str, ArmProfile]) -> OperatingPoints:
     """Every profiled point of every evaluated arm, the best quality first.
 
@@ -62,7 +67,7 @@ def join_points(evaluations: Mapping[str, ArmEvaluation], profiles: Mapping[str,
         ResultsError: no arm has both, or they were measured on different validation sets or machines.
     """
     arms = [name for name in evaluations if name in profiles]
-    left_out = [f"{name}: not profiled; run `dvc repro`" for name in evaluations if name not in profiles]
+    left_out = [f"{name}: {_why_unprofiled(found)}" for name, found in evaluations.items() if name not in profiles]
     left_out += [f"{name}: not evaluated; run `dvc repro`" for name in profiles if name not in evaluations]
     if not arms:
         raise ResultsError("no arm is both evaluated and profiled; run `dvc repro`" + "".join(f"\n  {line}" for line in left_out))
