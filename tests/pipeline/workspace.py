@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,11 @@ from pathlib import Path
 
 TOOL_SETTINGS = ("RAY_", "MLFLOW_", "PREFECT_", "DVC_")
 WORDS = "the a cold warm river stone runs falls over under near far from old new mill town and then again"
+
+
+def _listen_to_interrupts() -> None:
+    """A test run in the background of a shell ignores SIGINT, and hands that on; a command started by a person does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class Workspace:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=_listen_to_interrupts,
         )
 
     def edit(self, old: str, new: str) -> None:
