@@ -34,8 +34,9 @@ configs:
 SCORES = [None, 2.5, 3.0, 4.5]
 TOKEN = "hf_not-a-real-token"
 
+# Arrow's threads can abort an interpreter that is shutting down; what was read is printed before, and that is what counts here.
 READ = """
-import json, sys
+import json, os, sys
 from components.config.problems import StudyError
 from components.config.schema import FineWebEduSource
 from components.data.hub import HubCorpus
@@ -46,9 +47,11 @@ try:
         documents.append(document)
         if len(documents) == int(sys.argv[2]):
             break
-    print(json.dumps(documents))
+    print(json.dumps(documents), flush=True)
+    os._exit(0)
 except StudyError as error:
-    sys.exit(f"error: {error}")
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    os._exit(1)
 """
 
 
