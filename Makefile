@@ -18,6 +18,7 @@ $(READY): requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@test -e .git || test -e .dvc/config.local || printf '[core]\n    no_scm = true\n' > .dvc/config.local  # DVC works without git, too
 	@touch $(READY)
 
 study: setup   ## run the whole study of params.yaml, then print the table of arms and where the report is
