@@ -123,7 +123,7 @@ def accuracy_points(
 
 
 def analytic_throughput(flops_per_token: int) -> float:
-    """Tokens per FLOP: proportional to tokens per second where arithmetic is the bound; used until a latency profile exists."""
+    """Tokens per FLOP: proportional to tokens per second where arithmetic is the bound; the axis where nothing was measured."""
     return 1.0 / flops_per_token
 
 

@@ -125,19 +125,19 @@ def mean_accuracy(comparisons: Sequence[Comparison], arm: str) -> Curve:
     return tuple(means)
 
 
-def accuracy_points(comparisons: Sequence[Comparison], arm: ArmResults) -> list[OperatingPoint]:
-    """The arm's depths by mean accuracy and analytic throughput; one whose accuracy or its error is unknown is never valid."""
+def accuracy_points(analysis: Analysis, comparisons: Sequence[Comparison], arm: ArmResults) -> list[OperatingPoint]:
+    """The arm's depths by mean accuracy and throughput; one whose accuracy or its error is unknown is never valid."""
     curve = mean_accuracy(comparisons, arm.name)
     if not curve:
         return []
     known = [(score.value, score.stderr) if score.value is not None and score.stderr is not None else (0.0, 0.0) for score in curve]
-    throughputs = [frontier.analytic_throughput(depth.flops_per_token) for depth in arm.shown_depths]
-    return frontier.accuracy_points([one[0] for one in known], [one[1] for one in known], mean_chance(comparisons), throughputs)
+    values, errors = [one[0] for one in known], [one[1] for one in known]
+    return frontier.accuracy_points(values, errors, mean_chance(comparisons), analysis.throughput.of(arm))
 
 
 def loda_acc(analysis: Analysis, comparisons: Sequence[Comparison], arm: ArmResults) -> float | None:
     """LODA-acc on the throughput axis of LODA-ppl; None without accuracies."""
-    points = accuracy_points(comparisons, arm)
+    points = accuracy_points(analysis, comparisons, arm)
     return frontier.loda(points, analysis.throughputs, analysis.results.study.evaluation.loda_axis) if points else None
 
 

@@ -18,6 +18,7 @@ from components.evaluation.findings import ArmEvidence, Finding, judge_claims
 from components.evaluation.frontier import OperatingPoint, ThroughputRange
 from components.evaluation.telescopic_claims import CLAIMS, TWIN, UNIFORM
 from components.reporting.load import ArmResults, StudyResults
+from components.reporting.throughput import Throughput
 
 # Margins of the sensitivity table, nats better than chance, beside the study's own.
 SENSITIVITY_MARGINS = (0.0, 0.5, 1.0, 2.0)
@@ -108,11 +109,15 @@ class Analysis:
         return [depth.depth for depth in arm.shown_depths if depth.depth in reference]
 
     def operating_points(self, arm: ArmResults, margin_nats: float | None = None) -> list[OperatingPoint]:
-        """The arm's depths on the quality-throughput plane; throughput is analytic."""
+        """The arm's depths on the quality-throughput plane, on the axis that all arms share."""
         margin = self.results.study.evaluation.loda_margin_nats if margin_nats is None else margin_nats
-        depths = arm.shown_depths
-        throughputs = [frontier.analytic_throughput(depth.flops_per_token) for depth in depths]
-        return frontier.perplexity_points([depth.nll_nats for depth in depths], throughputs, self.vocab_size, margin)
+        nll = [depth.nll_nats for depth in arm.shown_depths]
+        return frontier.perplexity_points(nll, self.throughput.of(arm), self.vocab_size, margin)
+
+    @cached_property
+    def throughput(self) -> Throughput:
+        """How fast every depth is, measured where everything was."""
+        return Throughput(self.results)
 
     @cached_property
     def throughputs(self) -> ThroughputRange:

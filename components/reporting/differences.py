@@ -80,7 +80,7 @@ def open_choices(analysis: Analysis) -> list[str]:
         "LODA: the paper's formula is not public. Here: best quality among valid depths with at least the demanded throughput, 0 "
         f"past the fastest valid depth; area over a {evaluation.loda_axis} throughput axis, divided by its length, times 100. "
         f"Quality for ppl: 1 − NLL / ln V; valid: NLL < ln V − {evaluation.loda_margin_nats:g} nats. Quality for acc: mean "
-        "accuracy over benchmarks; valid: above guessing by its standard error. Throughput: 1 / FLOPs per token.",
+        f"accuracy over benchmarks; valid: above guessing by its standard error. {analysis.throughput.description}",
         "AULB clipped at ln V beside the plain one: an untrained depth can be worse than chance without limit.",
         "Intervals: paired bootstrap over validation documents and, where an arm has several, training seeds; "
         f"{evaluation.bootstrap_resamples:,} resamples, seed {evaluation.bootstrap_seed}, {100 * evaluation.confidence:g}% "
@@ -154,8 +154,9 @@ def limits(analysis: Analysis) -> list[str]:
         f"{formats.count_text(trained)} training tokens and {analysis.reference.full.parameters:,} parameters: perplexities are "
         "not comparable with the paper's, only the shapes of curves and the order of arms are."
     )
-    quality = "" if analysis.results.benchmarks else ", and quality is perplexity alone: no benchmarks were run"
-    found.append(f"Throughput is analytic: tokens per FLOP, not tokens per second{quality}.")
+    found.append(analysis.throughput.description)
+    if not analysis.results.benchmarks:
+        found.append("Quality is perplexity alone: no benchmarks were run.")
     return found
 
 

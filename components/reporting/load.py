@@ -20,6 +20,7 @@ from components.data.manifest import MANIFEST_FILE, DataManifest
 from components.evaluation.bootstrap import DocumentScores, group_by_seed
 from components.evaluation.telescopic_claims import TWIN
 from components.reporting.load_benchmarks import read_benchmarks, read_contamination
+from components.reporting.load_profiles import Profiles, read_profiles
 from components.results import ArmBenchmarks, ArmCost, ArmEvaluation, Contamination, DepthScore, perplexity, read_record
 
 # Sums of the same float64 numbers in another order agree far better than this.
@@ -58,13 +59,14 @@ class ArmResults:
     """Everything known of one evaluated arm.
 
     Attributes:
-        documents: NLL sums per validation document, or None when the file is absent: then there are no intervals.
+        documents_by_streams: NLL sums per validation document at every number of streams; empty when the file is absent: then
+            there are no intervals.
         histories: training losses of each seed that has them.
     """
 
     arm: Arm
     evaluation: ArmEvaluation
-    documents: DocumentScores | None
+    documents_by_streams: Mapping[int, DocumentScores]
     cost: ArmCost | None
     histories: Mapping[int, Sequence[LossPoint]]
 
@@ -76,6 +78,11 @@ class ArmResults:
     def n_streams(self) -> int:
         """The most streams per token that it was scored with: what its depths are shown at."""
         return max(score.n_streams for seed in self.evaluation.seeds for score in seed.depths)
+
+    @property
+    def documents(self) -> DocumentScores | None:
+        """The document scores at its most streams."""
+        return self.documents_by_streams.get(self.n_streams)
 
     @property
     def is_curve(self) -> bool:
@@ -126,6 +133,7 @@ class StudyResults:
         missing: names of the arms without one.
         benchmarks: of the evaluated arms that were scored on benchmarks or other corpora, by name.
         contamination: of those benchmarks; None when it was not looked for.
+        profiles: latency of the evaluated arms.
     """
 
     study: Study
@@ -134,6 +142,7 @@ class StudyResults:
     manifest: DataManifest | None
     benchmarks: Mapping[str, ArmBenchmarks]
     contamination: Contamination | None
+    profiles: Profiles
 
 
 def load_results(study: Study, artifacts: Path) -> StudyResults:
@@ -156,6 +165,7 @@ def load_results(study: Study, artifacts: Path) -> StudyResults:
         manifest=read_record(DataManifest, manifest) if manifest.exists() else None,
         benchmarks=read_benchmarks(study, {arm.name: arm.n_streams for arm in arms}, artifacts / "benchmarks"),
         contamination=read_contamination(study, artifacts / "contamination.json"),
+        profiles=read_profiles(study, [arm.name for arm in arms], artifacts / "profile"),
     )
 
 
@@ -170,7 +180,7 @@ def _load_arm(arm: Arm, artifacts: Path) -> ArmResults | None:
     return ArmResults(
         arm=arm,
         evaluation=evaluation,
-        documents=_read_documents(path.with_name(f"{arm.name}.documents.parquet"), evaluation),
+        documents_by_streams=_read_documents(path.with_name(f"{arm.name}.documents.parquet"), evaluation),
         cost=_read_cost(cost, arm) if cost.exists() else None,
         histories={seed.seed: _read_history(models / f"seed-{seed.seed}" / "history.jsonl") for seed in evaluation.seeds},
     )
@@ -216,33 +226,38 @@ def _check_same_validation(arms: Sequence[ArmResults]) -> None:
             raise ResultsError(f"{first_name} and {name} were scored on different documents; run `dvc repro` to re-evaluate them")
 
 
-def _read_documents(path: Path, evaluation: ArmEvaluation) -> DocumentScores | None:
+def _read_documents(path: Path, evaluation: ArmEvaluation) -> dict[int, DocumentScores]:
     if not path.exists():
-        return None
+        return {}
     import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     try:
         table = pq.read_table(path, columns=["seed", "n_streams", "document", "n_tokens", "nll_nats"])
-        table = table.filter(pc.equal(table["n_streams"], pc.max(table["n_streams"])))
-        seed, document, n_tokens = (table[name].to_numpy().astype(np.int64) for name in ("seed", "document", "n_tokens"))
+        seed, n_streams, document, n_tokens = (
+            table[name].to_numpy().astype(np.int64) for name in ("seed", "n_streams", "document", "n_tokens")
+        )
         flat = table["nll_nats"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.float64)
         nll = flat.reshape(len(seed), evaluation.n_blocks)
     except (pa.ArrowException, KeyError, ValueError) as error:
         raise ResultsError(f"{path}: not the per-document scores of this arm ({error}); re-run its evaluation") from None
-    scores = group_by_seed(seed, document, n_tokens, nll, str(path))
-    _check_agrees(scores, evaluation, path)
-    return scores
+    found = {}
+    for n in np.unique(n_streams).tolist():
+        own = n_streams == n
+        found[n] = group_by_seed(seed[own], document[own], n_tokens[own], nll[own], str(path))
+        _check_agrees(found[n], evaluation, n, path)
+    return found
 
 
-def _check_agrees(scores: DocumentScores, evaluation: ArmEvaluation, path: Path) -> None:
+def _check_agrees(scores: DocumentScores, evaluation: ArmEvaluation, n_streams: int, path: Path) -> None:
     """The documents have to add up to the numbers of the evaluation beside them."""
     if len(scores.document) != evaluation.validation.n_documents or scores.n_tokens.sum() != evaluation.validation.n_tokens:
         raise ResultsError(f"{path}: not the documents of the validation set of {evaluation.arm}.json; re-run its evaluation")
-    by_seed = [[score.nll_nats for score in _most_streams(seed.depths)] for seed in evaluation.seeds]
+    by_seed = [[score.nll_nats for score in at_streams(seed.depths, n_streams)] for seed in evaluation.seeds]
     with np.errstate(invalid="ignore"):
         sums = scores.nll_nats.sum(axis=1).mean(axis=0) / scores.n_tokens.sum()
+    if any(len(values) != evaluation.n_blocks for values in by_seed):
+        raise ResultsError(f"{path}: {n_streams} streams, which {evaluation.arm}.json does not have; re-run its evaluation")
     for depth, (values, own) in enumerate(zip(zip(*by_seed, strict=True), sums, strict=True), start=1):
         mean = _mean(values)
         if mean is not None and not math.isclose(mean, float(own), rel_tol=_AGREEMENT):
@@ -264,8 +279,12 @@ def _read_history(path: Path) -> list[LossPoint]:
 
 def _most_streams(scores: Sequence[DepthScore]) -> list[DepthScore]:
     """The depths at the most streams that were scored: all there are, but for a model that is trained for several n."""
-    most = max((score.n_streams for score in scores), default=1)
-    return sorted((score for score in scores if score.n_streams == most), key=lambda score: score.depth)
+    return at_streams(scores, max((score.n_streams for score in scores), default=1))
+
+
+def at_streams(scores: Sequence[DepthScore], n_streams: int) -> list[DepthScore]:
+    """The scores at one number of streams, in order of depth."""
+    return sorted((score for score in scores if score.n_streams == n_streams), key=lambda score: score.depth)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

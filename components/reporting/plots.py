@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from components.evaluation.frontier import analytic_throughput
 from components.reporting import formats
 from components.reporting.analysis import Analysis, mean_device_hours
 from components.reporting.curves import Panel, panels
@@ -26,7 +25,8 @@ def frontier_figures(analysis: Analysis) -> list[Figure]:
 
 def _frontier_figure(analysis: Analysis, panel: Panel) -> Figure:
     styles = looks([arm.name for arm in analysis.arms])
-    base = analytic_throughput(analysis.reference.full.flops_per_token)
+    axis = analysis.throughput
+    base = axis.of(analysis.reference)[-1]
     rows: list[tuple[object, ...]] = []
     with canvas(legend_entries=len(panel.arms)) as (drawing, axes):
         axes.set_xscale("log")
@@ -41,12 +41,12 @@ def _frontier_figure(analysis: Analysis, panel: Panel) -> Figure:
             axes.plot(*(zip(*valid, strict=True) if valid else ([], [])), color=look.color, marker=look.marker, label=label, **line)
         _plain_log_ticks(axes.xaxis, (1.0, 1.5, 2.0, 3.0, 5.0))
         _plain_log_ticks(axes.yaxis, (1.0, 2.0, 5.0))
-        axes.set_xlabel("analytic throughput, full model = 1 (log scale)")
+        axes.set_xlabel(f"{axis.name}, full model = 1 (log scale)")
         axes.set_ylabel("perplexity (log scale)")
         legend_below(drawing, axes)
         caption = (
             "Valid operating points only: depths better than chance by the study's margin, counted in the legend; lower right is "
-            "better. Throughput is tokens per FLOP until latency profiles exist."
+            f"better. {axis.description}"
         )
         data = to_csv(("arm", "depth", "relative_throughput", "nll_nats", "ppl", "is_valid"), rows)
         alt = "Perplexity against relative throughput, valid depths of each arm"

@@ -13,6 +13,7 @@ from components.reporting.curves import depth_figures, heat_map
 from components.reporting.differences import limits, open_choices, override_table, recipe_table, segments_text
 from components.reporting.environment import environment_table
 from components.reporting.figures import Figure
+from components.reporting.latency import latency_figures, latency_paragraphs, latency_tables
 from components.reporting.load import ArmResults
 from components.reporting.multiples import benchmark_figures, corpora_figures
 from components.reporting.plots import cost_figure, frontier_figures, training_figure
@@ -58,6 +59,7 @@ def build_sections(analysis: Analysis) -> list[Section]:
             figures=tuple(frontier_figures(analysis)),
             tables=(frontier_table(analysis), sensitivity_table(analysis)),
         ),
+        _latency(analysis),
         _differences(analysis),
         *_streams(analysis),
         _benchmarks(analysis),
@@ -102,6 +104,11 @@ def summary(analysis: Analysis) -> tuple[str, ...]:
     ]
     parts.append(f"Of {len(analysis.findings)} claims of the paper: {formats.join_names(told)}.")
     return (run, " ".join(parts))
+
+
+def _latency(analysis: Analysis) -> Section:
+    text, figures, tables = latency_paragraphs(analysis), latency_figures(analysis), latency_tables(analysis)
+    return Section("Latency", "latency", text, figures=figures, tables=tables)
 
 
 def _differences(analysis: Analysis) -> Section:

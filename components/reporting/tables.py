@@ -130,8 +130,8 @@ def frontier_table(analysis: Analysis) -> Table:
     columns = ("arm", "AULB", "AULB clipped", "LODA-ppl", "LODA-acc", "valid depths", "worst off-exit gap", "ppl against full twin")
     note = (
         "AULB and gaps in nats per token. AULB clipped: no depth counts as worse than chance (ln V). A dash for AULB: a twin, or "
-        "a depth that is not finite. LODA-ppl follows this study's own formula and an analytic throughput axis (tokens per FLOP): "
-        "its absolute values are not the paper's. LODA-acc is the same area under the mean accuracy on benchmarks, over depths "
+        "a depth that is not finite. LODA-ppl follows this study's own formula: its absolute values are not the paper's. "
+        f"{analysis.throughput.description} LODA-acc is the same area under the mean accuracy on benchmarks, over depths "
         "above guessing by the standard error; a dash where none were run. Valid depths are those of LODA-ppl."
     )
     return Table("Frontier metrics", columns, tuple(rows), note)
@@ -145,14 +145,17 @@ def sensitivity_table(analysis: Analysis) -> Table:
         depths = arm.shown_depths
         table = frontier.loda_sensitivity(
             [depth.nll_nats for depth in depths],
-            [frontier.analytic_throughput(depth.flops_per_token) for depth in depths],
+            analysis.throughput.of(arm),
             analysis.vocab_size,
             analysis.throughputs,
             margins,
         )
         rows.append((arm.name, *(formats.number_text(value, 1) for value in table.values())))
     columns = tuple(f"{axis}, {margin:g}" for axis in ("linear", "log") for margin in margins)
-    note = "Columns: throughput axis and validity margin in nats (a depth is valid when NLL < ln V − margin)."
+    note = (
+        "Columns: scale of the throughput axis and validity margin in nats (a depth is valid when NLL < ln V − margin). "
+        f"The axis is {analysis.throughput.name}."
+    )
     return Table("Sensitivity of LODA-ppl", ("arm", *columns), tuple(rows), note, is_folded=True)
 
 

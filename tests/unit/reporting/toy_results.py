@@ -19,9 +19,13 @@ from components.evaluation.frontier import aulb, aulb_clipped
 from components.results import (
     ArmCost,
     ArmEvaluation,
+    ArmProfile,
     DepthScore,
+    LatencyCell,
     SeedCost,
     SeedEvaluation,
+    SpeculationCell,
+    Timing,
     ValidationSet,
     finite,
     perplexity,
@@ -62,6 +66,7 @@ class ToyArm:
     validation: str = "validation-fingerprint"
     model: Mapping[str, Any] = field(default_factory=dict)
     n_streams: int = 1
+    step_seconds: float | None = None  # of one block and stream; None has no profile
 
 
 def standard_arms() -> dict[str, ToyArm]:
@@ -136,10 +141,12 @@ def _write_arm(artifacts: Path, arm: Arm, toy: ToyArm, seeds: Sequence[int], n_d
     if toy.has_evaluation:
         write_record(evaluation, artifacts / "evaluation" / f"{arm.name}.json")
     if toy.has_evaluation and toy.has_documents:
-        _write_documents(artifacts / "evaluation" / f"{arm.name}.documents.parquet", seeds, n_tokens, n_bytes, sums)
+        _write_documents(artifacts / "evaluation" / f"{arm.name}.documents.parquet", seeds, toy.n_streams, n_tokens, n_bytes, sums)
     if toy.has_cost:
         costs = tuple(_seed_cost(seed, toy.hours) for seed in seeds)
         write_record(ArmCost(version=1, arm=arm.name, seeds=costs), artifacts / "cost" / f"{arm.name}.json")
+    if toy.step_seconds is not None:
+        write_record(_profile(arm, toy.step_seconds, toy.n_streams), artifacts / "profile" / f"{arm.name}.json")
     if toy.has_history:
         _write_histories(artifacts / "models" / arm.name, seeds, toy)
 
@@ -166,7 +173,7 @@ def _seed_evaluation(seed: int, mean: list[float], n_tokens: int, n_bytes: int, 
     return SeedEvaluation(seed=seed, depths=tuple(scores), aulb_nats=aulb(values), aulb_clipped_nats=aulb_clipped(values, VOCAB))
 
 
-def _write_documents(path: Path, seeds: Sequence[int], n_tokens: Any, n_bytes: Any, sums: Sequence[Any]) -> None:
+def _write_documents(path: Path, seeds: Sequence[int], n_streams: int, n_tokens: Any, n_bytes: Any, sums: Sequence[Any]) -> None:
     n_documents, n_depths = sums[0].shape
     nll = pa.FixedSizeListArray.from_arrays(pa.array(np.concatenate(sums).ravel()), n_depths)
     table = pa.table(
@@ -175,11 +182,39 @@ def _write_documents(path: Path, seeds: Sequence[int], n_tokens: Any, n_bytes: A
             "document": np.tile(np.arange(n_documents), len(seeds)),
             "n_tokens": np.tile(n_tokens, len(seeds)),
             "n_bytes": np.tile(n_bytes, len(seeds)),
-            "n_streams": np.ones(len(seeds) * len(n_bytes), dtype=np.int64),
+            "n_streams": np.full(len(seeds) * len(n_bytes), n_streams),
             "nll_nats": nll,
         }
     )
     pq.write_table(table, path)
+
+
+def _profile(arm: Arm, step_seconds: float, n_streams: int) -> ArmProfile:
+    """Depth k takes k + 1 times `step_seconds` per stream; drafting with the first block pays, with the second it does not."""
+
+    def cell(depth: int, batch: int) -> LatencyCell:
+        seconds = step_seconds * (depth + 1) * n_streams
+        timing = Timing(median_seconds=seconds, low_seconds=0.9 * seconds, high_seconds=1.1 * seconds, samples=5)
+        return LatencyCell(
+            depth=depth, n_streams=n_streams, batch_size=batch, context_tokens=96, prefill=timing, decode=timing,
+            prefill_tokens_per_second=96 * batch / seconds, decode_tokens_per_second=batch / seconds, weight_bytes=1000 * depth,
+            kv_bytes=96 * batch * depth, peak_memory_bytes=10**6,
+        )  # fmt: skip
+
+    def drafting(depth: int, speedup: float) -> SpeculationCell:
+        return SpeculationCell(
+            draft_depth=depth, draft_tokens=2, acceptance=0.8, cost_ratio=0.1, expected_speedup=speedup, measured_speedup=speedup,
+            measured_low=speedup - 0.1, measured_high=speedup + 0.1,
+        )  # fmt: skip
+
+    gaining = drafting(1, 1.5)
+    n_blocks = arm.model.n_blocks
+    return ArmProfile(
+        version=1, arm=arm.name, seed=arm.training.seeds[0], n_blocks=n_blocks, device="Example CPU", device_kind="cpu", threads=1,
+        dtype="float32", torch_version="2", decode_steps=8, repeats=5,
+        cells=tuple(cell(depth, batch) for batch in (1, 8) for depth in range(1, n_blocks + 1)), violations=(),
+        speculation=(gaining, drafting(2, 0.9)), recommended=gaining,
+    )  # fmt: skip
 
 
 def _seed_cost(seed: int, hours: float) -> SeedCost:
