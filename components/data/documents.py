@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from components.config.problems import DataError
+from components.data.checked_arrow import CheckedFile
 
 DOCUMENTS_FILE = "documents.arrow"
 DOCUMENTS_SCHEMA = pa.schema([("id", pa.string()), ("n_tokens", pa.int64()), ("n_bytes", pa.int64())])
@@ -35,13 +35,9 @@ def read_documents(folder: Path) -> ValidationDocuments:
     Raises:
         DataError: the file is missing or damaged.
     """
-    path = folder / DOCUMENTS_FILE
-    try:
-        with pa.memory_map(str(path)) as file:
-            table = pa.ipc.open_file(file).read_all()
-        table.validate(full=True)
-        ids, n_tokens, n_bytes = (table.column(name) for name in DOCUMENTS_SCHEMA.names)
-    except (pa.ArrowInvalid, OSError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: missing or damaged ({reason}); run `dvc repro -f pack`") from None
+    file = CheckedFile(folder / DOCUMENTS_FILE, "pack")
+    if not file.schema.equals(DOCUMENTS_SCHEMA):
+        raise file.damage("not the list of documents of this version")
+    table = pa.Table.from_batches([file.check(i) for i in range(len(file.batches))], DOCUMENTS_SCHEMA)
+    ids, n_tokens, n_bytes = (table.column(name) for name in DOCUMENTS_SCHEMA.names)
     return ValidationDocuments(tuple(ids.to_pylist()), n_tokens.to_numpy().copy(), n_bytes.to_numpy().copy())

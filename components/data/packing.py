@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from components.config.problems import DataError
+from components.data.checked_arrow import CheckedFile, CheckedWriter
 from components.data.documents import DOCUMENTS_FILE, DOCUMENTS_SCHEMA
 from components.data.folders import replaced_folder
 from components.data.manifest import MANIFEST_FILE, DataManifest, RowsHeader, Split, SplitRows, TokensManifest, id_dtype
@@ -53,7 +53,7 @@ def _pack_train(tokens: TokensManifest, shards: Path, folder: Path, seq_len: int
     train = tokens.train
 
     def pieces() -> Iterator[Ids]:
-        for _, batch in _batches(shards, train.files):
+        for batch in _batches(shards, train.files):
             column = batch.column("tokens")
             ends = column.offsets.to_numpy()[1:] - column.offsets[0].as_py()
             yield _counted(join_documents(column.flatten().to_numpy(), ends, tokens.eos_id), on_tokens)
@@ -65,7 +65,7 @@ def _pack_train(tokens: TokensManifest, shards: Path, folder: Path, seq_len: int
 def _pack_validation(
     tokens: TokensManifest, shards: Path, folder: Path, seq_len: int, max_tokens: int, on_tokens: Callable[[int], None]
 ) -> SplitRows:
-    batches = [batch for _, batch in _batches(shards, tokens.validation.files)]
+    batches = list(_batches(shards, tokens.validation.files))
     about = pa.Table.from_batches([batch.select(["id", "digest", "n_bytes"]) for batch in batches])
     n_tokens = np.concatenate([batch.column("tokens").value_lengths().to_numpy(zero_copy_only=False) + 1 for batch in batches])
     starts = np.cumsum([0, *(len(batch) for batch in batches)])
@@ -86,8 +86,9 @@ def _pack_validation(
     n_bytes = int(about.column("n_bytes").to_numpy().sum())
     packed = _split_rows(folder, header, pieces(), n_bytes, n_unused, tokens.validation.tokens - header.tokens_in)
     listing = pa.table([about.column("id"), pa.array(n_chosen), about.column("n_bytes")], schema=DOCUMENTS_SCHEMA)
-    with pa.ipc.new_file(str(folder / DOCUMENTS_FILE), DOCUMENTS_SCHEMA) as writer:
-        writer.write_table(listing.combine_chunks())
+    with CheckedWriter(folder / DOCUMENTS_FILE, DOCUMENTS_SCHEMA) as writer:
+        for batch in listing.combine_chunks().to_batches():
+            writer.write(batch)
     return packed
 
 
@@ -128,18 +129,11 @@ def _counted(piece: Ids, on_tokens: Callable[[int], None]) -> Ids:
     return piece
 
 
-def _batches(folder: Path, files: tuple[str, ...]) -> Iterator[tuple[Path, Any]]:
+def _batches(folder: Path, files: tuple[str, ...]) -> Iterator[Any]:
     for name in files:
-        path = folder / name
-        try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            for i in range(reader.num_record_batches):
-                batch = reader.get_batch(i)
-                batch.validate()
-                yield path, batch
-        except (pa.ArrowInvalid, OSError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise DataError(f"{path}: missing or damaged token shard ({reason}); run `dvc repro -f tokenize`") from None
+        shard = CheckedFile(folder / name, "tokenize")
+        for i in range(len(shard.batches)):
+            yield shard.check(i)
 
 
 def _order_by_hash(digests: Any) -> npt.NDArray[np.int64]:

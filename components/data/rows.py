@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from components.config.problems import DataError
+from components.data.checked_arrow import CheckedWriter
 from components.data.manifest import RowFile, RowsHeader, id_dtype
 from components.data.stream import HEADER_KEY
 
@@ -98,7 +99,7 @@ class RowWriter:
         )
         self._pending: list[Ids] = []
         self._pending_rows = 0
-        self._writer: Any = None
+        self._writer: CheckedWriter | None = None
         self._files: list[RowFile] = []
         self._rows_in_file = 0
         self._digest = hashlib.blake2b(digest_size=16)
@@ -137,9 +138,9 @@ class RowWriter:
             n_valid[-1] = last_n_valid
         flat = np.ascontiguousarray(rows, self.dtype).reshape(-1)
         if self._writer is None:
-            self._writer = pa.ipc.new_file(str(self.folder / f"rows-{len(self._files):05d}.arrow"), self._schema)
+            self._writer = CheckedWriter(self.folder / f"rows-{len(self._files):05d}.arrow", self._schema)
         tokens = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self._schema.field("tokens").type)
-        self._writer.write_batch(pa.record_batch([tokens, pa.array(n_valid)], schema=self._schema))
+        self._writer.write(pa.record_batch([tokens, pa.array(n_valid)], schema=self._schema))
         self._digest.update(flat.data)
         self._digest.update(n_valid.data)
         self._rows_in_file += len(rows)

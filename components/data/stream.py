@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from pydantic import ValidationError
 
 from components.config.problems import DataError
+from components.data.checked_arrow import CheckedFile
 from components.data.manifest import RowsHeader
 
 HEADER_KEY = b"telescopic_study.rows"
@@ -35,12 +35,12 @@ class PackedRows:
         header: what the files say about themselves.
     """
 
-    def __init__(self, folder: Path, header: RowsHeader, tokens: list[npt.NDArray[Any]], n_valid: list[npt.NDArray[Any]]) -> None:
+    def __init__(self, folder: Path, header: RowsHeader, files: list[CheckedFile]) -> None:
         self.folder = folder
         self.header = header
-        self._tokens = tokens
-        self._n_valid = n_valid
-        self._starts = np.cumsum([0, *(len(chunk) for chunk in tokens)])
+        self._batches = [(file, i) for file in files for i in range(len(file.batches))]
+        self._starts = np.cumsum([0, *(len(file.batches[i]) for file, i in self._batches)])
+        self._chunks: dict[int, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {}
 
     @classmethod
     def open(cls, folder: Path) -> PackedRows:
@@ -52,22 +52,20 @@ class PackedRows:
         paths = sorted(folder.glob("rows-*.arrow"))
         if not paths:
             raise DataError(f"{folder}: no row files (rows-*.arrow); run `dvc repro pack` first")
-        header, tokens, n_valid = None, [], []
+        header, files = None, []
         for path in paths:
-            found, batches = _read_file(path)
+            found, file = _read_file(path)
             if header is not None and found != header:
                 raise DataError(
                     f"{path}: belongs to another packing than {paths[0].name}; delete {folder} and run `dvc repro pack`"
                 )
             header = found
-            for batch in batches:
-                tokens.append(_row_view(batch, found.seq_len))
-                n_valid.append(batch.column("n_valid").to_numpy(zero_copy_only=True))
-        n_found = sum(len(chunk) for chunk in tokens)
+            files.append(file)
+        n_found = sum(len(batch) for file in files for batch in file.batches)
         if header is None or n_found != header.n_rows:
             expected = header.n_rows if header else 0
             raise DataError(f"{folder}: {n_found} rows, expected {expected}: a file is missing; run `dvc repro pack` again")
-        return cls(folder, header, tokens, n_valid)
+        return cls(folder, header, files)
 
     def __len__(self) -> int:
         return self.header.n_rows
@@ -105,12 +103,12 @@ class PackedRows:
 
         Raises:
             IndexError: an index outside the rows.
-            DataError: a row holds an id outside the vocabulary: the file is damaged.
+            DataError: the rows are not those that were packed: a file is damaged.
         """
         wanted, chunks, offsets = self._locate(indices)
         tokens = np.empty((len(wanted), self.seq_len + 1), np.int64)
         for row, (chunk, offset) in enumerate(zip(chunks, offsets, strict=True)):
-            tokens[row] = self._tokens[chunk][offset]
+            tokens[row] = self._chunk(chunk)[0][offset]
         if tokens.size and int(tokens.max()) >= self.vocab_size:
             raise DataError(
                 f"{self.folder}: token id {tokens.max()} outside the vocabulary of {self.vocab_size}: a row file is damaged; "
@@ -121,8 +119,18 @@ class PackedRows:
     def n_valid(self, indices: Sequence[int] | Ints) -> Ints:
         """How many targets of each row at `indices` count, without reading the rows."""
         wanted, chunks, offsets = self._locate(indices)
-        found = (self._n_valid[chunk][offset] for chunk, offset in zip(chunks, offsets, strict=True))
+        found = (self._chunk(chunk)[1][offset] for chunk, offset in zip(chunks, offsets, strict=True))
         return np.fromiter(found, np.int64, len(wanted))
+
+    def _chunk(self, i: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Tokens [n, seq_len + 1] and valid targets [n] of one record batch, checked when first asked for."""
+        if i not in self._chunks:
+            file, number = self._batches[i]
+            batch = file.check(number)
+            flat = batch.column("tokens").flatten().to_numpy(zero_copy_only=True)
+            n_valid = batch.column("n_valid").to_numpy(zero_copy_only=True)
+            self._chunks[i] = flat.reshape(-1, self.seq_len + 1), n_valid
+        return self._chunks[i]
 
     def _locate(self, indices: Sequence[int] | Ints) -> tuple[Ints, Ints, Ints]:
         wanted = np.asarray(indices, np.int64)
@@ -230,20 +238,11 @@ class BatchStream:
         return self._orders[epoch]
 
 
-def _read_file(path: Path) -> tuple[RowsHeader, list[Any]]:
+def _read_file(path: Path) -> tuple[RowsHeader, CheckedFile]:
+    file = CheckedFile(path, "pack")
     try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        raw = (reader.schema.metadata or {})[HEADER_KEY]
-        header = RowsHeader.model_validate_json(raw)
-        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        for batch in batches:
-            batch.validate()
-    except (pa.ArrowInvalid, OSError, KeyError, ValidationError) as error:
+        header = RowsHeader.model_validate_json((file.schema.metadata or {})[HEADER_KEY])
+    except (KeyError, ValidationError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: damaged or not a row file of this project ({reason}); run `dvc repro pack` again") from None
-    return header, batches
-
-
-def _row_view(batch: Any, seq_len: int) -> npt.NDArray[Any]:
-    flat: npt.NDArray[Any] = batch.column("tokens").flatten().to_numpy(zero_copy_only=True)
-    return flat.reshape(-1, seq_len + 1)
+        raise file.damage(f"damaged, or not a row file of this project ({reason})") from None
+    return header, file

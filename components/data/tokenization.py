@@ -19,6 +19,7 @@ import pyarrow as pa
 from components.config.problems import DataError
 from components.config.schema import BpeTokenizer, Data, FineWebEduSource
 from components.data.admission import Admission, Verdict
+from components.data.checked_arrow import CheckedWriter
 from components.data.folders import replaced_folder
 from components.data.manifest import MANIFEST_FILE, SPLITS, DocumentCounts, Split, SplitTokens, TokensManifest, id_dtype
 from components.data.sources import Document, Source, open_source
@@ -170,7 +171,7 @@ class _ShardWriter:
         self._schema = shard_schema(vocab_size)
         self._documents, self._bytes, self._tokens_in_shard = 0, 0, 0
         self._files: list[str] = []
-        self._writer: Any = None
+        self._writer: CheckedWriter | None = None
         self._fingerprint = hashlib.blake2b(digest_size=16)
 
     def write(self, kept: list[Verdict], ids: Any) -> None:
@@ -178,12 +179,12 @@ class _ShardWriter:
             return
         if self._writer is None:
             self._files.append(f"{self._split}-{len(self._files):05d}.arrow")
-            self._writer = pa.ipc.new_file(str(self._folder / self._files[-1]), self._schema)
+            self._writer = CheckedWriter(self._folder / self._files[-1], self._schema)
         digests = [verdict.digest for verdict in kept]
         sizes = [verdict.n_bytes for verdict in kept]
         names = [verdict.document.id for verdict in kept]
         columns = [pa.array(names), pa.array(digests, pa.binary(16)), pa.array(sizes, pa.int64()), ids]
-        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        self._writer.write(pa.record_batch(columns, schema=self._schema))
         n_tokens = len(ids.flatten()) + len(kept)
         self._fingerprint.update(b"".join(digests))
         self._documents += len(kept)

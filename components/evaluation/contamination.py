@@ -20,9 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from components.config.problems import DataError
+from components.data.checked_arrow import CheckedFile
 from components.data.manifest import TokensManifest
 from components.data.tokenizer import Tokenizer
 
@@ -175,16 +174,11 @@ def shard_texts(path: Path, tokenizer: Tokenizer) -> Iterator[str]:
     Raises:
         DataError: the shard is missing or damaged.
     """
-    try:
-        with pa.memory_map(str(path)) as file:
-            reader = pa.ipc.open_file(file)
-            for i in range(reader.num_record_batches):
-                column = reader.get_batch(i).column("tokens")
-                for start in range(0, len(column), DOCUMENTS_PER_DECODE):
-                    yield from tokenizer.raw.decode_batch(column.slice(start, DOCUMENTS_PER_DECODE).to_pylist())
-    except (pa.ArrowInvalid, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: missing or damaged token shard ({reason}); run `dvc repro -f tokenize`") from None
+    shard = CheckedFile(path, "tokenize")
+    for i in range(len(shard.batches)):
+        column = shard.check(i).column("tokens")
+        for start in range(0, len(column), DOCUMENTS_PER_DECODE):
+            yield from tokenizer.raw.decode_batch(column.slice(start, DOCUMENTS_PER_DECODE).to_pylist())
 
 
 def _search_shard(index: NgramIndex, path: Path, tokenizer_folder: Path) -> Sightings:

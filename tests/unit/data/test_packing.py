@@ -125,7 +125,7 @@ def test_a_damaged_token_shard_is_an_error_that_names_it(tmp_path: Path, damage:
     shard.unlink()
     if damage == "truncate":
         shard.write_bytes(data[: len(data) // 2])
-    with pytest.raises(DataError, match=r"train-00001\.arrow: missing or damaged token shard"):
+    with pytest.raises(DataError, match=r"train-00001\.arrow: missing, truncated or damaged"):
         pack_study(tmp_path / "tokens", tmp_path / "again", 32, 100, lambda n: None)
     assert not (tmp_path / "again").exists()
 
@@ -139,5 +139,5 @@ def test_a_missing_manifest_is_an_error(tmp_path: Path) -> None:
 def test_a_missing_or_damaged_documents_file_is_an_error(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "documents.arrow").write_bytes(content)
-    with pytest.raises(DataError, match=r"documents\.arrow: missing or damaged"):
+    with pytest.raises(DataError, match=r"documents\.arrow: missing, truncated or damaged"):
         read_documents(tmp_path)

@@ -131,7 +131,7 @@ def test_a_truncated_row_file_is_an_error_that_names_it(tmp_path: Path, keep: fl
     path = tmp_path / "rows-00000.arrow"
     data = path.read_bytes()
     path.write_bytes(data[: int(keep * len(data)) if isinstance(keep, float) else keep])
-    with pytest.raises(DataError, match=r"rows-00000\.arrow: damaged"):
+    with pytest.raises(DataError, match=r"rows-00000\.arrow: missing, truncated or damaged"):
         PackedRows.open(tmp_path)
 
 

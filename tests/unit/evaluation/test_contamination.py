@@ -86,7 +86,7 @@ def test_texts_of_the_training_documents_come_back_from_their_tokens(tmp_path: P
 
 def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
     (tmp_path / "train-00000.arrow").write_bytes(b"nothing")
-    with pytest.raises(DataError, match=r"train-00000.arrow: missing or damaged token shard"):
+    with pytest.raises(DataError, match=r"train-00000.arrow: missing, truncated or damaged"):
         list(shard_texts(tmp_path / "train-00000.arrow", byte_tokenizer()))
 
 
