@@ -246,11 +246,11 @@ def _problem(detail: Any, schema: type[BaseModel], at: str) -> Problem:
 
 def _key(at: str, location: list[str]) -> str:
     # pydantic puts the tag of a discriminated union (`data.source.files.paths`) and `[key]` into the path; the file has neither.
-    tags = {"sotu", "files", "fineweb-edu", "hub", "bpe", "file", "[key]"}
+    tags = {"sotu", "files", "fineweb-edu", "hub", "bpe", "file", "linear", "llama3", "[key]"}
     parts = [
         part
         for i, part in enumerate(location)
-        if not (part in tags and (part == "[key]" or location[i - 1 : i] in (["source"], ["tokenizer"])))
+        if not (part in tags and (part == "[key]" or location[i - 1 : i] in (["source"], ["tokenizer"], ["rope_scaling"])))
     ]
     return ".".join(part for part in [at, *parts] if part)
 

@@ -20,6 +20,10 @@ from components.config.data import FilesSource as FilesSource
 from components.config.data import FileTokenizer as FileTokenizer
 from components.config.data import FineWebEduSource as FineWebEduSource
 from components.config.data import SotuSource as SotuSource
+from components.config.model import LinearRope as LinearRope
+from components.config.model import Llama3Rope as Llama3Rope
+from components.config.model import Model as Model
+from components.config.model import Segment as Segment
 from components.config.profile import Profile as Profile
 from components.config.section import ArmName as ArmName
 from components.config.section import Count as Count
@@ -29,111 +33,6 @@ from components.config.section import broken_rule as broken_rule
 from components.config.streams import ControlBlock as ControlBlock
 from components.config.streams import ExpansionBlock as ExpansionBlock
 from components.config.streams import Streams as Streams
-
-# --- model --------------------------------------------------------------------------------------------------------------
-
-
-class Segment(Section):
-    """A run of equal blocks of the cascade, with its own exit (norm and head) at the end."""
-
-    n_blocks: int = Field(ge=1, description="transformer blocks in the segment")
-    d_model: int = Field(ge=2, description="width of the residual stream")
-
-
-class Model(Section):
-    """The cascade: Llama-style blocks in segments of strictly growing width."""
-
-    segments: tuple[Segment, ...] = Field(min_length=1)
-    head_dim: int = Field(ge=2, description="channels per attention head; divides every width, even (rotary pairs)")
-    ffn_ratio: int = Field(ge=1, description="inner width of the SwiGLU / d_model")
-    junction_norm: bool = Field(
-        description="rescale the incoming stream, per token, to the L2 norm of the fresh slice at a junction"
-    )
-    rope_theta: float = Field(gt=0.0, description="base of the rotary angles")
-    norm_eps: float = Field(gt=0.0, description="epsilon of RMSNorm")
-    init_std: float = Field(gt=0.0, description="standard deviation of the normal initialisation")
-    document_attention: Literal["leak", "block_diagonal"] = Field(
-        description="may a token attend to earlier documents packed into the same row"
-    )
-    streams: Streams | None = Field(default=None, description="Hidden Decoding: several streams per token; absent: one")
-
-    @property
-    def n_blocks(self) -> int:
-        """N, the number of blocks of the whole cascade."""
-        return sum(segment.n_blocks for segment in self.segments)
-
-    @property
-    def exits(self) -> tuple[int, ...]:
-        """Depth k of the last block of every segment, e.g. (11, 16, 20)."""
-        depths: list[int] = []
-        for segment in self.segments:
-            depths.append(segment.n_blocks + (depths[-1] if depths else 0))
-        return tuple(depths)
-
-    def prefix(self, depth: int) -> Model:
-        """The model made of just the first `depth` blocks (it keeps the fresh slices up to its own width only)."""
-        segments: list[Segment] = []
-        left = depth
-        for segment in self.segments:
-            if left > 0:
-                segments.append(Segment(n_blocks=min(left, segment.n_blocks), d_model=segment.d_model))
-            left -= segment.n_blocks
-        streams = self.streams and self.streams.prefix(min(depth, self.n_blocks))
-        return self.model_copy(update={"segments": tuple(segments), "streams": streams})
-
-    def running(self, n_streams: int) -> Model:
-        """The model as it runs with `n_streams` of its streams; itself when it has none."""
-        if self.streams is None:
-            return self
-        return self.model_copy(update={"streams": self.streams.model_copy(update={"n_streams": n_streams, "sampled": None})})
-
-    def serving(self, n_streams: int) -> Model:
-        """The model as it predicts with `n_streams` of its streams: where all were trained to predict, the last one does."""
-        running = self.running(n_streams)
-        if running.streams is None or running.streams.supervision != "all":
-            return running
-        return running.model_copy(update={"streams": running.streams.model_copy(update={"supervision": "last"})})
-
-    @model_validator(mode="after")
-    def _check(self) -> Model:
-        if self.head_dim % 2:
-            raise broken_rule("head_dim", self.head_dim, "must be even (rotary pairs)", "use an even head_dim")
-        for i, segment in enumerate(self.segments):
-            if segment.d_model % self.head_dim:
-                raise broken_rule(
-                    f"segments.{i}.d_model",
-                    segment.d_model,
-                    f"must be a multiple of head_dim {self.head_dim}",
-                    f"use {max(1, segment.d_model // self.head_dim) * self.head_dim} or change head_dim",
-                )
-            if i and segment.d_model <= self.segments[i - 1].d_model:
-                raise broken_rule(
-                    f"segments.{i}.d_model",
-                    segment.d_model,
-                    f"widths must grow strictly (previous segment: {self.segments[i - 1].d_model})",
-                    "widen this segment or merge it with the previous one",
-                )
-        self._check_streams()
-        return self
-
-    def _check_streams(self) -> None:
-        if self.streams is None:
-            return
-        if len(self.streams.layers) != self.n_blocks:
-            raise broken_rule(
-                "streams.layers",
-                len(self.streams.layers),
-                f"needs one kind per block, {self.n_blocks}",
-                "write intra, cross_full or cross_local for every block",
-            )
-        if 2 * self.streams.n_mirrored > self.segments[-1].n_blocks:
-            raise broken_rule(
-                "streams.n_mirrored",
-                self.streams.n_mirrored,
-                f"mirrored blocks and their sources must fit in the last segment of {self.segments[-1].n_blocks} blocks",
-                f"use at most {self.segments[-1].n_blocks // 2}",
-            )
-
 
 # --- training -----------------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from components.data.tokenizer import TOKENIZER_FILE, Tokenizer
 from components.inference.engine import check_streams
 from components.inference.export_folder import check_out
 from components.models.blocks import Block, RMSNorm
-from components.models.cascade import Cascade, Exit
+from components.models.cascade import Cascade, Exit, TiedHead
 from components.models.files import WEIGHTS, ModelCard, save_tensors
 from components.models.repaired import Repaired
 
@@ -45,7 +45,7 @@ class _Prefix:
     blocks: list[Block]
     segments: list[Segment]
     norm: RMSNorm
-    head: nn.Linear
+    head: nn.Linear | TiedHead
     affine: nn.Linear | None
 
 
@@ -133,7 +133,7 @@ def _as_llama(model: Cascade, prefix: _Prefix) -> tuple[dict[str, Tensor], dict[
         "model_type": "llama",
         "hidden_act": "silu",
         "hidden_size": width,
-        "intermediate_size": settings.ffn_ratio * width,
+        "intermediate_size": settings.blocks[0].d_inner,
         "num_hidden_layers": len(prefix.blocks),
         "num_attention_heads": width // settings.head_dim,
         "num_key_value_heads": width // settings.head_dim,

@@ -1,15 +1,21 @@
 """The parts of a Llama-style decoder block: RMSNorm, rotary attention, SwiGLU.
 
-Shapes: B batch, T tokens, D width of the residual stream, H heads, K channels per head, F inner width of the SwiGLU.
+Queries may have more heads than keys and values, and norms of their own, so that a block is also one of SmolLM2 or Qwen3.
+
+Shapes: B batch, T tokens, D width of the residual stream, H query heads, G key and value heads, K channels per head, F inner width
+of the SwiGLU.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from components.config.model import BlockShape, LinearRope, RopeScaling
 
 
 class Rotary(NamedTuple):
@@ -19,16 +25,32 @@ class Rotary(NamedTuple):
     sin: Tensor
 
 
-def rotary_angles(positions_T: Tensor, head_dim: int, theta: float) -> Rotary:
+def rotary_angles(positions_T: Tensor, head_dim: int, theta: float, scaling: RopeScaling | None = None) -> Rotary:
     """Rotary angles of the given positions, always computed in float32.
 
     Shapes:
         positions_T: int64 [T]. Returns float32 [T, 1, 1, head_dim / 2], twice.
     """
     channels = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions_T.device)
-    angles_TK = positions_T.float()[:, None] * theta ** (-channels / head_dim)
+    frequencies_K = theta ** (-channels / head_dim)
+    if scaling is not None:
+        frequencies_K = scaled_frequencies(frequencies_K, scaling)
+    angles_TK = positions_T.float()[:, None] * frequencies_K
     angles = angles_TK[:, None, None, :]
     return Rotary(angles.cos(), angles.sin())
+
+
+def scaled_frequencies(frequencies_K: Tensor, scaling: RopeScaling) -> Tensor:
+    """Rotary frequencies of a model whose context was extended after its training.
+
+    Source:
+        `linear` and `llama3` as `transformers` defines them.
+    """
+    if isinstance(scaling, LinearRope):
+        return frequencies_K / scaling.factor
+    turns_K = scaling.original_context * frequencies_K / (2 * math.pi)
+    kept_K = ((turns_K - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0.0, 1.0)
+    return frequencies_K * (kept_K + (1.0 - kept_K) / scaling.factor)
 
 
 def rotate(x_BTCHK: Tensor, rotary: Rotary) -> Tensor:
@@ -55,13 +77,16 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal multi-head self-attention with rotary positions; q, k and v come from one matrix."""
+    """Causal self-attention with rotary positions; q, k and v come from one matrix."""
 
-    def __init__(self, d_model: int, head_dim: int) -> None:
+    def __init__(self, shape: BlockShape) -> None:
         super().__init__()
-        self.n_heads, self.head_dim = d_model // head_dim, head_dim
-        self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
-        self.out = nn.Linear(d_model, d_model, bias=False)
+        self.shape = shape
+        self.qkv = nn.Linear(shape.d_model, shape.d_queries + 2 * shape.d_keys, bias=False)
+        self.out = nn.Linear(shape.d_queries, shape.d_model, bias=False)
+        if shape.qk_norm:
+            self.q_norm = RMSNorm(shape.head_dim, shape.norm_eps)
+            self.k_norm = RMSNorm(shape.head_dim, shape.norm_eps)
 
     def forward(self, x_BTD: Tensor, rotary: Rotary, mask_B1TT: Tensor | None) -> Tensor:
         """Attention output before it is added to the residual stream.
@@ -69,14 +94,37 @@ class Attention(nn.Module):
         Shapes:
             x_BTD: [B, T, D]. mask_B1TT: bool [B, 1, T, T], True where attending is allowed; None is plain causal.
         """
-        batch, length, width = x_BTD.shape
-        qkv = self.qkv(x_BTD).view(batch, length, 3, self.n_heads, self.head_dim)
-        qk = rotate(qkv[:, :, :2], rotary)
-        q_BHTK, k_BHTK = (qk[:, :, i].transpose(1, 2) for i in range(2))
-        v_BHTK = qkv[:, :, 2].transpose(1, 2)
-        mixed_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=mask_B1TT, is_causal=mask_B1TT is None)
-        mixed: Tensor = self.out(mixed_BHTK.transpose(1, 2).reshape(batch, length, width))
+        q_BHTK, k_BGTK, v_BGTK = (part.transpose(1, 2) for part in self.project(x_BTD, rotary))
+        mixed_BHTK = F.scaled_dot_product_attention(
+            q_BHTK, k_BGTK, v_BGTK, attn_mask=mask_B1TT, is_causal=mask_B1TT is None, enable_gqa=self.shape.is_grouped
+        )
+        mixed: Tensor = self.out(mixed_BHTK.transpose(1, 2).flatten(2))
         return mixed
+
+    def project(self, x_BTD: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries and keys, and values: [B, T, H, K], then [B, T, G, K] twice."""
+        n_heads, n_kv_heads = self.shape.n_heads, self.shape.n_kv_heads
+        qkv = self._by_head(self.qkv(x_BTD))
+        qk, v_BTGK = qkv[..., : n_heads + n_kv_heads, :], qkv[:, :, 0, n_heads + n_kv_heads :]
+        if self.shape.qk_norm:
+            qk = torch.cat((self.q_norm(qk[..., :n_heads, :]), self.k_norm(qk[..., n_heads:, :])), dim=-2)
+        qk = rotate(qk, rotary)[:, :, 0]
+        return qk[:, :, :n_heads], qk[:, :, n_heads:], v_BTGK
+
+    def queries(self, x_BTD: Tensor, rotary: Rotary) -> Tensor:
+        """The queries of `project`, without the rest."""
+        q = self._by_head(F.linear(x_BTD, self.qkv.weight[: self.shape.d_queries]))
+        return rotate(self.q_norm(q) if self.shape.qk_norm else q, rotary)[:, :, 0]
+
+    def keys_and_values(self, x_BTD: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        """The keys and values of `project`, without the rest."""
+        kv = self._by_head(F.linear(x_BTD, self.qkv.weight[self.shape.d_queries :]))
+        k, v = kv[..., : self.shape.n_kv_heads, :], kv[:, :, 0, self.shape.n_kv_heads :]
+        return rotate(self.k_norm(k) if self.shape.qk_norm else k, rotary)[:, :, 0], v
+
+    def _by_head(self, x_BTC: Tensor) -> Tensor:
+        """[B, T, 1, heads, K]: the heads of all that share the rotation, in a row."""
+        return x_BTC.view(*x_BTC.shape[:2], 1, -1, self.shape.head_dim)
 
 
 class SwiGLU(nn.Module):
@@ -96,12 +144,12 @@ class SwiGLU(nn.Module):
 class Block(nn.Module):
     """Pre-norm attention and SwiGLU, each added to the residual stream."""
 
-    def __init__(self, d_model: int, head_dim: int, ffn_ratio: int, norm_eps: float) -> None:
+    def __init__(self, shape: BlockShape) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(d_model, norm_eps)
-        self.attention = Attention(d_model, head_dim)
-        self.ffn_norm = RMSNorm(d_model, norm_eps)
-        self.ffn = SwiGLU(d_model, ffn_ratio * d_model)
+        self.attention_norm = RMSNorm(shape.d_model, shape.norm_eps)
+        self.attention = Attention(shape)
+        self.ffn_norm = RMSNorm(shape.d_model, shape.norm_eps)
+        self.ffn = SwiGLU(shape.d_model, shape.d_inner)
 
     def forward(self, x_BTD: Tensor, rotary: Rotary, mask_B1TT: Tensor | None) -> Tensor:
         x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rotary, mask_B1TT)

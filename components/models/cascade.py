@@ -23,13 +23,27 @@ from components.config.schema import Model
 from components.models.blocks import Block, RMSNorm, Rotary, rotary_angles
 
 
-class Exit(nn.Module):
-    """The read-out of one segment: final norm and language-model head."""
+class TiedHead(nn.Module):
+    """The embedding table as a head: it has no parameter of its own, and is saved and trained as the table alone."""
 
-    def __init__(self, d_model: int, vocab_size: int, norm_eps: float) -> None:
+    def __init__(self, table: nn.Embedding) -> None:
+        super().__init__()
+        self.in_features, self.out_features = table.embedding_dim, table.num_embeddings
+        self.__dict__["_table"] = table  # not as a submodule
+
+    @property
+    def weight(self) -> Tensor:
+        table: nn.Embedding = self.__dict__["_table"]
+        return table.weight
+
+
+class Exit(nn.Module):
+    """The read-out of one segment: final norm and language-model head, which may be the embedding table."""
+
+    def __init__(self, d_model: int, vocab_size: int, norm_eps: float, tied: nn.Embedding | None = None) -> None:
         super().__init__()
         self.norm = RMSNorm(d_model, norm_eps)
-        self.head = nn.Linear(d_model, vocab_size, bias=False)
+        self.head = nn.Linear(d_model, vocab_size, bias=False) if tied is None else TiedHead(tied)
 
 
 class Cascade(nn.Module):
@@ -48,12 +62,9 @@ class Cascade(nn.Module):
         self.embeddings = nn.ModuleList(
             nn.Embedding(vocab_size, width - before) for before, width in zip([0, *widths], widths, strict=False)
         )
-        self.blocks = nn.ModuleList(
-            self.block_type(segment.d_model, settings.head_dim, settings.ffn_ratio, settings.norm_eps)
-            for segment in settings.segments
-            for _ in range(segment.n_blocks)
-        )
-        self.exits = nn.ModuleList(Exit(width, vocab_size, settings.norm_eps) for width in widths)
+        self.blocks = nn.ModuleList(self.block_type(shape) for shape in settings.blocks)
+        tied = cast(nn.Embedding, self.embeddings[0]) if settings.tied_embeddings else None
+        self.exits = nn.ModuleList(Exit(width, vocab_size, settings.norm_eps, tied) for width in widths)
         self._segment_of_block = [i for i, segment in enumerate(settings.segments) for _ in range(segment.n_blocks)]
 
     @property
@@ -175,7 +186,8 @@ class Cascade(nn.Module):
 
     def rotary(self, length: int, device: torch.device) -> Rotary:
         """Rotary angles of positions 0..length-1; all segments share them (one head_dim)."""
-        return rotary_angles(torch.arange(length, device=device), self.settings.head_dim, self.settings.rope_theta)
+        settings = self.settings
+        return rotary_angles(torch.arange(length, device=device), settings.head_dim, settings.rope_theta, settings.rope_scaling)
 
     def forward(self, tokens_BT: Tensor, depth: int, documents_BT: Tensor | None = None) -> Tensor:
         """Logits of F_depth.

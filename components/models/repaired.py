@@ -27,7 +27,17 @@ class Repaired(Cascade):
     def __init__(self, settings: Model, vocab_size: int, part: RepairPart, depths: Sequence[int]) -> None:
         super().__init__(settings, vocab_size)
         self.part = part
-        self.repairs = nn.ModuleDict({str(depth): _repair(part, settings, self.exit_at(depth)) for depth in depths})
+        self.repairs = nn.ModuleDict({str(depth): self._repair(depth) for depth in depths})
+
+    def _repair(self, depth: int) -> nn.Module:
+        shape, eps = self.settings.blocks[depth - 1], self.settings.norm_eps
+        if self.part == "norm":
+            return RMSNorm(shape.d_model, eps)
+        if self.part == "affine":
+            return nn.Linear(shape.d_model, shape.d_model)
+        if self.part == "head":
+            return Exit(shape.d_model, self.vocab_size, eps)
+        return Block(shape)
 
     def start_repairs(self, seed: int) -> None:
         """Sets every repair to the raw read-out, from the exits as they are now; what that leaves open is drawn from `seed`."""
@@ -38,7 +48,8 @@ class Repaired(Cascade):
                 if isinstance(repair, RMSNorm):
                     repair.weight.copy_(out.norm.weight)
                 elif isinstance(repair, Exit):
-                    repair.load_state_dict(out.state_dict())
+                    repair.norm.weight.copy_(out.norm.weight)
+                    repair.head.weight.copy_(out.head.weight)
                 elif isinstance(repair, Block):
                     for name, parameter in repair.named_parameters():
                         if name in ("attention.out.weight", "ffn.down.weight"):
@@ -61,8 +72,8 @@ class Repaired(Cascade):
         if str(depth) in self.repairs and self.part == "affine":
             return d_model**2 + d_model, 2 * d_model**2
         if str(depth) in self.repairs and self.part == "block":
-            ratio = self.settings.ffn_ratio
-            return block_parameters(d_model, ratio), block_flops(d_model, ratio, seq_len)
+            shape = self.settings.blocks[depth - 1]
+            return block_parameters(shape), block_flops(shape, seq_len)
         return 0, 0  # a norm or a head replaces the exit's
 
     def read_residual(self, x_BTD: Tensor, depth: int) -> tuple[Tensor, Tensor]:
@@ -79,14 +90,3 @@ class Repaired(Cascade):
         else:
             x_BTD = x_BTD + repair(x_BTD)
         return out.norm(x_BTD).flatten(0, 1), out.head.weight
-
-
-def _repair(part: RepairPart, settings: Model, out: Exit) -> nn.Module:
-    d_model = out.head.in_features
-    if part == "norm":
-        return RMSNorm(d_model, settings.norm_eps)
-    if part == "affine":
-        return nn.Linear(d_model, d_model)
-    if part == "head":
-        return Exit(d_model, out.head.out_features, settings.norm_eps)
-    return Block(d_model, settings.head_dim, settings.ffn_ratio, settings.norm_eps)

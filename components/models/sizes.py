@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from components.config.model import BlockShape
 from components.config.schema import Model
 from components.models.stream_sizes import streamed_trunk_flops
 
 
-def block_parameters(d_model: int, ffn_ratio: int) -> int:
-    """Weights of one block: q, k, v, out (4 d^2), gate, up, down (3 r d^2), two norms."""
-    return (4 + 3 * ffn_ratio) * d_model**2 + 2 * d_model
+def block_parameters(shape: BlockShape) -> int:
+    """Weights of one block: q, k, v, out, gate, up, down, two norms, and those of queries and keys."""
+    attention = shape.d_model * (2 * shape.d_queries + 2 * shape.d_keys)
+    norms = 2 * shape.d_model + (2 * shape.head_dim if shape.qk_norm else 0)
+    return attention + 3 * shape.d_model * shape.d_inner + norms
 
 
 def prefix_parameters(model: Model, vocab_size: int, depth: int) -> int:
@@ -23,10 +26,10 @@ def prefix_parameters(model: Model, vocab_size: int, depth: int) -> int:
     With streams, every stream has its own slices.
     """
     shape = model.prefix(depth)
-    blocks = sum(segment.n_blocks * block_parameters(segment.d_model, model.ffn_ratio) for segment in shape.segments)
+    blocks = sum(block_parameters(block) for block in shape.blocks)
     width = shape.segments[-1].d_model
-    tables = 1 if model.streams is None else model.streams.n_streams
-    return tables * vocab_size * width + blocks + width + width * vocab_size
+    tables = (1 if model.streams is None else model.streams.n_streams) + (0 if model.tied_embeddings else 1)  # the head is one
+    return tables * vocab_size * width + blocks + width
 
 
 def stored_parameters(model: Model, vocab_size: int) -> int:
@@ -35,10 +38,10 @@ def stored_parameters(model: Model, vocab_size: int) -> int:
     return prefix_parameters(model, vocab_size, model.n_blocks) + other_exits
 
 
-def block_flops(d_model: int, ffn_ratio: int, seq_len: int) -> int:
+def block_flops(shape: BlockShape, seq_len: int) -> int:
     """Forward FLOPs per token of one block: its matrices, and causal attention over on average (seq_len + 1) / 2 positions."""
-    matrices = 2 * (4 + 3 * ffn_ratio) * d_model**2
-    attention = 4 * d_model * (seq_len + 1) // 2
+    matrices = 2 * shape.d_model * (2 * shape.d_queries + 2 * shape.d_keys + 3 * shape.d_inner)
+    attention = 4 * shape.d_queries * (seq_len + 1) // 2
     return matrices + attention
 
 
@@ -46,9 +49,7 @@ def trunk_flops(model: Model, depth: int, seq_len: int) -> int:
     """Forward FLOPs per token of the first `depth` blocks, over all its streams."""
     if model.streams is not None:
         return streamed_trunk_flops(model, model.streams, depth, seq_len)
-    return sum(
-        segment.n_blocks * block_flops(segment.d_model, model.ffn_ratio, seq_len) for segment in model.prefix(depth).segments
-    )
+    return sum(block_flops(shape, seq_len) for shape in model.blocks[:depth])
 
 
 def head_flops(model: Model, vocab_size: int, depth: int) -> int:

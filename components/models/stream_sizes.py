@@ -50,11 +50,11 @@ def visible_keys(kind: str, n_streams: int, asking: int, seq_len: int, window: L
 
 def streamed_block_flops(model: Model, streams: Streams, depth: int, deepest: int, seq_len: int) -> int:
     """Forward FLOPs per token of block `depth` in a pass that ends after block `deepest`."""
-    d_model = model.prefix(depth).segments[-1].d_model
-    rows = block_rows(streams, depth, deepest)
-    matrices = 2 * d_model**2 * (rows.asking * (2 + 3 * model.ffn_ratio) + rows.read * 2)
+    shape, rows = model.blocks[depth - 1], block_rows(streams, depth, deepest)
+    per_asking, per_read = 2 * shape.d_queries + 3 * shape.d_inner, 2 * shape.d_keys
+    matrices = 2 * shape.d_model * (rows.asking * per_asking + rows.read * per_read)
     keys = visible_keys(streams.layers[depth - 1], streams.n_streams, rows.asking, seq_len, streams.local)
-    return matrices + 4 * d_model * keys // seq_len
+    return matrices + 4 * shape.d_queries * keys // seq_len
 
 
 def streamed_trunk_flops(model: Model, streams: Streams, depth: int, seq_len: int) -> int:
@@ -69,9 +69,8 @@ def cache_bytes(model: Model, depth: int, context_tokens: int, bytes_per_value: 
     stream runs; of a local block, the rows that later rows can still see.
     """
     total = 0
-    for block in range(1, depth + 1):
-        d_model = model.prefix(block).segments[-1].d_model
-        total += 2 * d_model * bytes_per_value * _cached_rows(model.streams, block, depth, context_tokens)
+    for block, shape in enumerate(model.blocks[:depth], 1):
+        total += 2 * shape.d_keys * bytes_per_value * _cached_rows(model.streams, block, depth, context_tokens)
     return total
 
 

@@ -24,12 +24,11 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from components.config.schema import Model
 from components.config.streams import LayerKind, Streams
-from components.models.blocks import Block, Rotary, rotary_angles, rotate
+from components.models.blocks import Block, Rotary, rotary_angles
 from components.models.cascade import Cascade, document_mask
 from components.models.stream_attention import Window, cross_attention, intra_attention
 
@@ -87,18 +86,12 @@ class StreamBlock(Block):
         return out
 
     def _attention(self, normed_BQD: Tensor, context_BRD: Tensor, rows: LayerRows) -> Tensor:
-        attention, batch = self.attention, len(normed_BQD)
-        heads = (attention.n_heads, attention.head_dim)
+        attention = self.attention
         if normed_BQD is context_BRD and rows.asking == rows.read == EVERY_ROW:
-            qkv = attention.qkv(normed_BQD).view(batch, -1, 3, *heads)
-            q, k = rotate(qkv[:, :, :2], rows.rotary).unbind(dim=2)
-            v = qkv[:, :, 2]
+            q, k, v = attention.project(normed_BQD, rows.rotary)
         else:
-            width, weight = normed_BQD.shape[-1], attention.qkv.weight
-            q = F.linear(rows.asked(normed_BQD), weight[:width]).view(batch, -1, 1, *heads)
-            kv = F.linear(context_BRD[:, rows.read], weight[width:]).view(batch, -1, 2, *heads)
-            q = rotate(q, _angles(rows.rotary, rows.asking))[:, :, 0]
-            k, v = rotate(kv[:, :, :1], _angles(rows.rotary, rows.read))[:, :, 0], kv[:, :, 1]
+            q = attention.queries(rows.asked(normed_BQD), _angles(rows.rotary, rows.asking))
+            k, v = attention.keys_and_values(context_BRD[:, rows.read], _angles(rows.rotary, rows.read))
         mixed: Tensor = attention.out(rows.attend(q, k, v).flatten(2))
         return mixed
 
@@ -174,8 +167,8 @@ class StreamedCascade(Cascade):
     def _rotaries(self, tokens_BT: Tensor) -> tuple[Rotary, Rotary]:
         """Angles of all rows, their positions counted in rows and in tokens."""
         rows_R = torch.arange(self._n * tokens_BT.shape[1], device=tokens_BT.device)
-        head_dim, theta = self.settings.head_dim, self.settings.rope_theta
-        return rotary_angles(rows_R, head_dim, theta), rotary_angles(rows_R // self._n, head_dim, theta)
+        rope = self.settings.head_dim, self.settings.rope_theta, self.settings.rope_scaling
+        return rotary_angles(rows_R, *rope), rotary_angles(rows_R // self._n, *rope)
 
     def _counts_tokens(self, depth: int) -> bool:
         rule = self.streams.rope_rule

@@ -65,8 +65,4 @@ class Objective(base.Objective):
         return 3 * (kept * sum(self._block_flops(seq_len)) + head_flops(self.model, self.vocab_size, self.model.n_blocks))
 
     def _block_flops(self, seq_len: int) -> list[int]:
-        return [
-            block_flops(segment.d_model, self.model.ffn_ratio, seq_len)
-            for segment in self.model.segments
-            for _ in range(segment.n_blocks)
-        ]
+        return [block_flops(shape, seq_len) for shape in self.model.blocks]

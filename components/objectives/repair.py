@@ -92,12 +92,13 @@ class Objective(base.Objective):
 
     def parameter_counts(self) -> tuple[int, int]:
         model = self.model
-        widths = [model.prefix(depth).segments[-1].d_model for depth in self._settings.depths]
+        shapes = [model.blocks[depth - 1] for depth in self._settings.depths]
+        widths = [shape.d_model for shape in shapes]
         own = {
             "norm": sum(widths),
             "affine": sum(width**2 + width for width in widths),
             "head": sum(width * (self.vocab_size + 1) for width in widths),
-            "block": sum(block_parameters(width, model.ffn_ratio) for width in widths),
+            "block": sum(block_parameters(shape) for shape in shapes),
         }[self._settings.part]
         return stored_parameters(model, self.vocab_size) + own, own
 
@@ -106,12 +107,12 @@ class Objective(base.Objective):
         # A frozen head still costs its backward to the hidden states, though not to its own weights.
         passes = 3 if self._settings.part == "head" else 2
         readouts = sum(passes * head_flops(model, self.vocab_size, depth) for depth in depths)
-        widths = [model.prefix(depth).segments[-1].d_model for depth in depths]
+        shapes = [model.blocks[depth - 1] for depth in depths]
         own = {
             "norm": 0,
             "head": 0,
-            "affine": sum(3 * 2 * width**2 for width in widths),
-            "block": sum(3 * block_flops(width, model.ffn_ratio, seq_len) for width in widths),
+            "affine": sum(3 * 2 * shape.d_model**2 for shape in shapes),
+            "block": sum(3 * block_flops(shape, seq_len) for shape in shapes),
         }
         return trunk_flops(model, max(depths), seq_len) + readouts + own[self._settings.part]
 

@@ -72,17 +72,17 @@ def _plan(arm: Arm, study: Study, per_token: float, unit: float) -> ArmPlan:
 
 
 def activation_bytes(model: Model, vocab_size: int, tokens: int, precision: str) -> int:
-    """What a pass over `tokens` tokens keeps for its backward: (12 + 4 r) d values per token and block, and a chunk of logits.
+    """What a pass over `tokens` tokens keeps for its backward: 12 d + 4 d_inner values per token and block, and a chunk of logits.
 
     In float32 each value takes 4 bytes. In bfloat16 it takes 2, but for the residual stream and the norms (8 d bytes more), and
     every block keeps a bfloat16 copy of its matrices.
     """
     total = 0
-    for segment in model.segments:
-        values = (12 + 4 * model.ffn_ratio) * segment.d_model
-        per_token = 4 * values if precision == "float32" else 2 * values + 8 * segment.d_model
-        copies = 0 if precision == "float32" else 2 * block_parameters(segment.d_model, model.ffn_ratio)
-        total += segment.n_blocks * (per_token * tokens + copies)
+    for shape in model.blocks:
+        values = 12 * shape.d_model + 4 * shape.d_inner
+        per_token = 4 * values if precision == "float32" else 2 * values + 8 * shape.d_model
+        copies = 0 if precision == "float32" else 2 * block_parameters(shape)
+        total += per_token * tokens + copies
     return total + 2 * 4 * min(tokens, HEAD_CHUNK_TOKENS) * vocab_size
 
 

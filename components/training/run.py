@@ -1,11 +1,13 @@
 """One training run: an arm with one seed, from the first step or from where it was stopped.
 
 Runs in any process; with a `torch.distributed` process group it is one worker of several. Killed at any moment and started
-again, it ends with the same weights, bit for bit (on a CPU, with the same workers).
+again, it ends with the same weights, bit for bit (on a CPU, with the same workers). A file `stop` in its folder asks it to end
+the step at hand, save a checkpoint and leave.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -16,6 +18,7 @@ from pathlib import Path
 import torch
 
 import components
+from components.config.problems import disk_trouble
 from components.config.schema import Arm, Runtime
 from components.data.stream import BatchStream, PackedRows
 from components.models.devices import device_name, peak_memory_bytes, pick_device
@@ -23,13 +26,15 @@ from components.models.files import OPTIMIZER, WEIGHTS, ModelCard, Repair, file_
 from components.models.repaired import Repaired
 from components.objectives.base import Objective, build_objective
 from components.results import SeedCost
-from components.training.checkpoint import Resume, load_newest, save_checkpoint
+from components.training.checkpoint import Resume, load_newest, only_writer, save_checkpoint
+from components.training.interruption import StoppedError, is_stop_asked, memory_trouble
 from components.training.optimizer import load_optimizer_tensors, optimizer_tensors
 from components.training.step import TrainState, train_step
 from components.training.workers import rank_and_workers, wait_for_all
 
 CODE_OF_A_RUN = (
     "config/expansions.py",
+    "config/model.py",
     "config/schema.py",
     "config/streams.py",
     "data/manifest.py",
@@ -74,6 +79,9 @@ def run_training(run: TrainingRun, on_progress: Callable[[Progress], None]) -> S
     Raises:
         DataError: the packed data cannot be used.
         NonFiniteLossError: the run diverged; its last checkpoint is kept.
+        OutOfMemoryError: a step needs more memory than there is.
+        StorageError: the disk is full; the last checkpoint is kept.
+        StoppedError: the file `stop` asked for it; everything up to this step is saved.
     """
     device = pick_device(run.runtime.device)
     rows = PackedRows.open(run.data_dir / "train")
@@ -85,11 +93,16 @@ def run_training(run: TrainingRun, on_progress: Callable[[Progress], None]) -> S
     state = TrainState.fresh(model.to(device), training)
     load_optimizer_tensors(state.model, state.optimizer, objective.moments(run.base_dir))
     folder = run.run_dir / identity(run, rows)
-    resume = load_newest(state, folder) or Resume(0, 0.0, 0, "", [])
-    resume = _train(run, state, stream, objective, folder, resume, on_progress)
-    if rank_and_workers()[0] == 0:
-        _write_output(run, state, rows, objective, resume)
-    wait_for_all()
+    is_first = rank_and_workers()[0] == 0
+    with only_writer(folder) if is_first else contextlib.nullcontext():
+        wait_for_all()  # nobody reads a checkpoint before the folder is ours
+        resume = load_newest(state, folder) or Resume(0, 0.0, 0, "", [])
+        with memory_trouble(state, run.runtime.micro_batch_rows):
+            resume = _train(run, state, stream, objective, folder, resume, on_progress)
+        if is_first:
+            with disk_trouble(run.output_dir, f"the checkpoint of step {resume.step} is kept"):
+                _write_output(run, state, rows, objective, resume)
+        wait_for_all()
     return _cost(run, rows, objective, resume, device)
 
 
@@ -107,6 +120,7 @@ def _train(
     first = run.arm.first_step
     begun, begun_at = resume.step, time.perf_counter()
     saved_at, history = begun_at, list(resume.history)
+    device = next(state.model.parameters()).device
     while state.step < training.steps:
         batch = stream.batch(first + state.step, rank, workers)
         losses = train_step(state, batch, objective, training, runtime.micro_batch_rows, stream.rows.eos_id)
@@ -115,12 +129,13 @@ def _train(
             history.append(history_line(state, objective, losses))
             speed = (state.step - begun) * training.batch_rows * stream.rows.seq_len / (time.perf_counter() - begun_at)
             on_progress(Progress(state.step, training.steps, losses["loss"], speed, begun))
-        if state.step % runtime.checkpoint_every_steps == 0 or last:
+        stops = is_stop_asked(run.run_dir, device)
+        if state.step % runtime.checkpoint_every_steps == 0 or last or stops:
             known = (first + resume.step, resume.stream_fingerprint) if resume.step else (0, "")
             resume = Resume(
                 step=state.step,
                 seconds=resume.seconds + time.perf_counter() - saved_at,
-                peak_memory_bytes=max(resume.peak_memory_bytes, peak_memory_bytes(next(state.model.parameters()).device)),
+                peak_memory_bytes=max(resume.peak_memory_bytes, peak_memory_bytes(device)),
                 stream_fingerprint=stream.fingerprint(first + state.step, known),
                 history=list(history),
             )
@@ -128,6 +143,8 @@ def _train(
             if rank == 0:
                 save_checkpoint(state, resume, folder, runtime.keep_checkpoints)
             wait_for_all()
+        if stops and not last:
+            raise StoppedError(f"stopped after step {state.step} of {training.steps}, as asked; its checkpoint is saved")
     return resume
 
 
