@@ -12,7 +12,7 @@ percentile interval; Hesterberg, What Teachers Should Know About the Bootstrap, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal
@@ -44,6 +44,11 @@ class DocumentScores:
     document: IntArray
     n_tokens: IntArray
     nll_nats: FloatArray
+
+    def of_seed(self, seeds: Sequence[int], seed: int) -> DocumentScores:
+        """The scores of one of the seeds."""
+        row = sorted(seeds).index(seed)  # as `group_by_seed` sorts them
+        return DocumentScores(self.document, self.n_tokens, self.nll_nats[row : row + 1])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +31,9 @@ class ArmEvidence:
         samples: mean NLL per depth of the validation set (row 0) and of each bootstrap resample; row 0 alone without documents.
         device_hours: mean over seeds, in `cost_unit`; None when the cost is not known.
         flops: analytic training FLOPs, mean over seeds.
+        tokens: trained on, mean over seeds.
+        streams: settings of Hidden Decoding; None without.
+        decode_tokens_per_second: of the full model by batch size; empty when it was not measured.
     """
 
     name: str
@@ -43,6 +46,9 @@ class ArmEvidence:
     device_hours: float | None
     cost_unit: str | None
     flops: float | None
+    tokens: float | None = None
+    streams: Mapping[str, Any] | None = None
+    decode_tokens_per_second: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def n_blocks(self) -> int:
@@ -94,13 +100,27 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim and what became of it here."""
+    """A claim and what became of it here.
+
+    Attributes:
+        by_seed: the verdict from each training seed alone; empty when there is one seed.
+    """
 
     statement: str
     paper: str
     rule: str
     verdict: FindingVerdict
     evidence: str
+    by_seed: Mapping[int, FindingVerdict] = field(default_factory=dict)
+
+    @property
+    def agreement(self) -> str:
+        """`2 of 2`, or what single seeds say instead; empty when there is one seed, or nothing was run."""
+        if not self.by_seed or self.verdict == "not run":
+            return ""
+        n_agreeing = sum(verdict == self.verdict for verdict in self.by_seed.values())
+        others = [f"{seed}: {verdict}" for seed, verdict in self.by_seed.items() if verdict != self.verdict]
+        return f"{n_agreeing} of {len(self.by_seed)}" + (f" ({', '.join(others)})" if others else "")
 
 
 @dataclass(frozen=True)
@@ -120,16 +140,24 @@ class Bench:
     def difference(self, first: ArmEvidence, second: ArmEvidence, depth: int, second_depth: int | None = None) -> Interval:
         """NLL of the first minus that of the second, paired; at the same depth unless `second_depth` says otherwise."""
         other = second.ordered[:, (second_depth or depth) - 1]
-        return self.of(_paired(first.ordered[:, depth - 1], other), first.n_documents)
+        return self.of(paired(first.ordered[:, depth - 1], other), first.n_documents)
 
     def area_difference(self, first: ArmEvidence, second: ArmEvidence) -> Interval:
         """AULB of the first minus that of the second, paired."""
-        return self.of(_paired(area(first.ordered), area(second.ordered)), first.n_documents)
+        return self.of(paired(area(first.ordered), area(second.ordered)), first.n_documents)
 
 
 def judge_claims(claims: Sequence[Claim], arms: Sequence[ArmEvidence], confidence: float) -> list[Finding]:
     """One finding for each claim, in order."""
     return [_finding(claim, arms, confidence) for claim in claims]
+
+
+def agree_by_seed(together: Sequence[Finding], alone: Mapping[int, Sequence[Finding]]) -> list[Finding]:
+    """The findings of all seeds with the verdicts that each seed alone gives."""
+    return [
+        replace(finding, by_seed={seed: findings[i].verdict for seed, findings in alone.items()})
+        for i, finding in enumerate(together)
+    ]
 
 
 def above(value: Interval, threshold: float) -> bool | None:
@@ -186,7 +214,7 @@ def _not_finite_note(arms: Sequence[ArmEvidence]) -> str:
     return f" (a depth of {', '.join(names)} is not finite: counted as {UNUSABLE_NATS:,.0f} nats)" if names else ""
 
 
-def _paired(first: FloatArray, second: FloatArray) -> FloatArray:
+def paired(first: FloatArray, second: FloatArray) -> FloatArray:
     """The difference where both have the same resamples; of the estimates alone when one has none."""
     rows = min(len(first), len(second))
     return first[:rows] - second[:rows]

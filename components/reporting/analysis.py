@@ -5,8 +5,7 @@ Easy to get wrong: a twin has no curve; areas are not taken of it, and it is com
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,8 +13,9 @@ import numpy as np
 
 from components.evaluation import frontier
 from components.evaluation.bootstrap import FloatArray, Interval, area, clipped, interval, intervals, resampled_nll, subtract
-from components.evaluation.findings import ArmEvidence, Finding, judge_claims
+from components.evaluation.findings import ArmEvidence, Claim, Finding, agree_by_seed, judge_claims
 from components.evaluation.frontier import OperatingPoint, ThroughputRange
+from components.evaluation.hidden_decoding_claims import HIDDEN_DECODING_CLAIMS
 from components.evaluation.telescopic_claims import CLAIMS, TWIN, UNIFORM
 from components.reporting.load import ArmResults, StudyResults
 from components.reporting.throughput import Throughput
@@ -65,16 +65,20 @@ class Analysis:
 
     @cached_property
     def samples(self) -> Mapping[str, FloatArray]:
-        """Mean NLL of the set (row 0) and of each resample, per depth; row 0 alone for an arm without document scores."""
+        """Mean NLL of the set (row 0) and of each resample, per depth, at each arm's most streams."""
+        return {arm.name: self.samples_at(arm, arm.n_streams) for arm in self.arms}
+
+    def samples_at(self, arm: ArmResults, n_streams: int, seed: int | None = None) -> FloatArray:
+        """The same at one number of streams, of one seed or all; row 0 alone for an arm without document scores."""
         settings = self.results.study.evaluation
-        found = {}
-        for arm in self.arms:
-            means = np.array([[math.nan if depth.nll_nats is None else depth.nll_nats for depth in arm.depths]])
-            if arm.documents is not None:
-                drawn = resampled_nll(arm.documents, settings.bootstrap_resamples, settings.bootstrap_seed)
-                means = np.concatenate([means, drawn[1:]])
-            found[arm.name] = means
-        return found
+        means = np.array([arm.mean_nll(n_streams, seed)])
+        documents = arm.documents_by_streams.get(n_streams)
+        if documents is None:
+            return means
+        if seed is not None:
+            documents = documents.of_seed(arm.arm.training.seeds, seed)
+        drawn = resampled_nll(documents, settings.bootstrap_resamples, settings.bootstrap_seed)
+        return np.concatenate([means, drawn[1:]])
 
     @cached_property
     def n_documents(self) -> int:
@@ -89,9 +93,11 @@ class Analysis:
         """NLL of the arm minus the reference's at the same depth."""
         return self.difference_between(arm, self.reference, depth)
 
-    def difference_between(self, arm: ArmResults, other: ArmResults, depth: int) -> Interval:
-        """NLL of the arm minus the other's at the same depth."""
-        first, second = self._pair(arm, other)
+    def difference_between(
+        self, arm: ArmResults, other: ArmResults, depth: int, n_streams: int | None = None, other_n_streams: int | None = None
+    ) -> Interval:
+        """NLL of the arm minus the other's at the same depth; at the most streams of each unless said otherwise."""
+        first, second = self._pair(arm, other, n_streams, other_n_streams)
         return interval(subtract(first[:, depth - 1], second[:, depth - 1]), self.confidence, self.n_documents)
 
     def area_difference(self, arm: ArmResults, is_clipped: bool) -> Interval | None:
@@ -130,34 +136,60 @@ class Analysis:
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """The papers' claims, judged."""
-        return judge_claims(CLAIMS, [self._evidence(arm) for arm in self.arms], self.confidence)
+        """The claims of Telescopic Language Models, judged."""
+        return self._judge(CLAIMS)
 
-    def _pair(self, arm: ArmResults, other: ArmResults) -> tuple[FloatArray, FloatArray]:
-        first, second = self.samples[arm.name], self.samples[other.name]
+    @cached_property
+    def stream_findings(self) -> list[Finding]:
+        """The claims of Hidden Decoding, judged."""
+        return self._judge(HIDDEN_DECODING_CLAIMS)
+
+    def _judge(self, claims: Sequence[Claim]) -> list[Finding]:
+        """Over all seeds, and beside that over each seed alone when every arm has the same several."""
+        together = judge_claims(claims, [self._evidence(arm) for arm in self.arms], self.confidence)
+        seeds = {arm.arm.training.seeds for arm in self.arms}
+        if len(seeds) > 1 or len(self.arms[0].arm.training.seeds) < 2:
+            return together
+        alone = {
+            seed: judge_claims(claims, [self._evidence(arm, seed) for arm in self.arms], self.confidence)
+            for seed in self.arms[0].arm.training.seeds
+        }
+        return agree_by_seed(together, alone)
+
+    def _pair(
+        self, arm: ArmResults, other: ArmResults, n_streams: int | None = None, other_n_streams: int | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        first = self.samples[arm.name] if n_streams is None else self.samples_at(arm, n_streams)
+        second = self.samples[other.name] if other_n_streams is None else self.samples_at(other, other_n_streams)
         rows = min(len(first), len(second))
         return first[:rows], second[:rows]
 
-    def _evidence(self, arm: ArmResults) -> ArmEvidence:
-        seeds = arm.cost.seeds if arm.cost else ()
-        units = {seed.unit for seed in seeds}
+    def _evidence(self, arm: ArmResults, seed: int | None = None) -> ArmEvidence:
+        costs = [one for one in (arm.cost.seeds if arm.cost else ()) if seed in (None, one.seed)]
+        units = {cost.unit for cost in costs}
+        streams = arm.arm.model.streams
         return ArmEvidence(
             name=arm.name,
             objective=arm.arm.objective.model_dump(mode="json"),
             exits=arm.evaluation.exits,
             trained_depths=arm.evaluation.trained_depths,
             vocab_size=self.vocab_size,
-            samples=self.samples[arm.name],
+            samples=self.samples[arm.name] if seed is None else self.samples_at(arm, arm.n_streams, seed),
             n_documents=self.n_documents,
-            device_hours=mean_device_hours(arm),
+            device_hours=_mean([cost.device_hours for cost in costs]) if len(units) == 1 else None,
             cost_unit=units.pop() if len(units) == 1 else None,
-            flops=sum(seed.flops for seed in seeds) / len(seeds) if seeds else None,
+            flops=_mean([cost.flops for cost in costs]),
+            tokens=_mean([cost.tokens for cost in costs]),
+            streams=None if streams is None else streams.model_dump(mode="json"),
+            decode_tokens_per_second=self.throughput.full_speeds(arm),
         )
 
 
 def mean_device_hours(arm: ArmResults) -> float | None:
     """Device-hours of one trained model, mean over seeds; None when not known or in several units."""
     seeds = arm.cost.seeds if arm.cost else ()
-    if not seeds or len({seed.unit for seed in seeds}) > 1:
-        return None
-    return sum(seed.device_hours for seed in seeds) / len(seeds)
+    return _mean([seed.device_hours for seed in seeds]) if len({seed.unit for seed in seeds}) == 1 else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

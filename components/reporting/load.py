@@ -111,6 +111,13 @@ class ArmResults:
         """Depth N."""
         return self.depths[-1]
 
+    def mean_nll(self, n_streams: int, seed: int | None = None) -> list[float]:
+        """NLL at depths 1..N at one number of streams, mean over seeds or of one; NaN where it is not finite."""
+        chosen = [one for one in self.evaluation.seeds if seed in (None, one.seed)]
+        by_seed = [[score.nll_nats for score in at_streams(one.depths, n_streams)] for one in chosen]
+        means = (_mean(values) for values in zip(*by_seed, strict=True))
+        return [math.nan if mean is None else mean for mean in means]
+
     def _mean(self, scores: Sequence[DepthScore]) -> DepthMean:
         nll = _mean([score.nll_nats for score in scores])
         return DepthMean(

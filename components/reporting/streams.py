@@ -12,16 +12,14 @@ from typing import NamedTuple
 
 from components.config.schema import Arm, ControlBlock
 from components.evaluation.bootstrap import verdict
-from components.models.stream_sizes import cache_bytes
 from components.reporting import formats
 from components.reporting.analysis import Analysis
 from components.reporting.curves import depth_axis
 from components.reporting.figures import Figure, canvas, finish, to_csv
 from components.reporting.load import ArmResults
+from components.reporting.streams_cost import decode_grid_table, decode_share_table, root_of, stream_cost_table
 from components.reporting.tables import Row, Table
 from components.results import DepthScore
-
-CACHE_BYTES_PER_VALUE = 2  # bfloat16
 
 
 class Cell(NamedTuple):
@@ -41,8 +39,11 @@ def streams_tables(analysis: Analysis) -> tuple[Table, ...]:
     return (
         gain_table(analysis, expansions),
         *ablation_tables(analysis, expansions),
+        *second_dial_tables(analysis, expansions),
         grid_table(analysis, expansions),
         stream_cost_table(analysis, expansions),
+        *decode_share_table(analysis, expansions),
+        *decode_grid_table(analysis, [(cell.name, cell.n_streams) for cell in _grid_cells(analysis, expansions)]),
     )
 
 
@@ -78,6 +79,47 @@ def ablation_tables(analysis: Analysis, expansions: Sequence[ArmResults]) -> tup
             note = f"Nats per token, minus {first.name}; all start from {base}."
             tables.append(Table(f"Ablations at n = {n}: differences to {first.name}", columns, rows, note))
     return tuple(tables)
+
+
+def second_dial_tables(analysis: Analysis, expansions: Sequence[ArmResults]) -> tuple[Table, ...]:
+    """What it costs that one set of weights serves several n: its NLL minus that of the model made for that n, at the exits."""
+    exits = analysis.results.study.model.exits
+    rows: list[Row] = []
+    for arm in expansions:
+        streams = arm.arm.model.streams
+        if streams is None or streams.sampled is None:
+            continue
+        for n in [cell.n_streams for cell in _cells(arm)]:
+            other = _made_for(analysis, arm, n)
+            if other is None:
+                rows.append((arm.name, str(n), "none", *[formats.MISSING] * len(exits)))
+                continue
+            found = (analysis.difference_between(arm, other, depth, n, n) for depth in exits)
+            rows.append((arm.name, str(n), other.name, *(f"{formats.interval_text(one)} {verdict(one)}" for one in found)))
+    columns = ("one set of weights", "n", "model for that n", *(f"NLL at k = {depth}" for depth in exits))
+    note = (
+        "Nats per token, one set of weights minus the model made for that n: above 0 is what the second dial costs. The model for "
+        "n = 1 is the control of as many tokens, or the base when there is none."
+    )
+    return (Table("What one set of weights for every n costs", columns, tuple(rows), note, (0, 2)),) if rows else ()
+
+
+def _made_for(analysis: Analysis, arm: ArmResults, n_streams: int) -> ArmResults | None:
+    """The model that was trained for that n alone, from the same root, the most like the arm in steps."""
+    study = analysis.results.study
+    root = root_of(arm.arm, study.models)
+    last = arm.arm.first_step + arm.arm.training.steps
+
+    def is_made_for(other: ArmResults) -> bool:
+        streams, control = other.arm.model.streams, _control(other.arm)
+        if root_of(other.arm, study.models).name != root.name or (streams is not None and streams.sampled is not None):
+            return False
+        if n_streams == 1:
+            return streams is None and (control is None or control.equal == "tokens")
+        return streams is not None and streams.n_streams == n_streams
+
+    found = [other for other in analysis.arms if is_made_for(other)]
+    return min(found, key=lambda other: abs(other.arm.first_step + other.arm.training.steps - last), default=None)
 
 
 def grid_figure(analysis: Analysis) -> Figure | None:
@@ -125,34 +167,6 @@ def grid_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> Table:
     columns = ("depth k", *(f"{cell.name}, n = {cell.n_streams}" for cell in cells))
     note = "Nats per token. Star: on the frontier of NLL against FLOPs per token, over all cells of this table."
     return Table("Every depth at every number of streams", columns, tuple(rows), note, is_folded=len(cells) > 4)
-
-
-def stream_cost_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> Table:
-    """What a token costs with streams, relative to the arm that the expansions come from."""
-    models, results = analysis.results.study.models, {arm.name: arm for arm in analysis.arms}
-    rows: list[Row] = []
-    for arm in expansions:
-        root = _root(arm.arm, models)
-        plain = results.get(root.name)
-        seq_len = analysis.results.study.data.seq_len
-        own, base = (cache_bytes(one.model, one.model.n_blocks, seq_len, CACHE_BYTES_PER_VALUE) for one in (arm.arm, root))
-        rows.append(
-            (
-                arm.name,
-                str(arm.n_streams),
-                formats.MISSING if plain is None else f"{arm.full.flops_per_token / plain.full.flops_per_token:.2f}",
-                _ratio(_seconds_per_token(arm), None if plain is None else _seconds_per_token(plain)),
-                formats.count_text(arm.full.parameters),
-                f"{own / seq_len:,.0f}",
-                f"{own / base:.2f}",
-            )
-        )
-    columns = ("expansion", "n", "forward FLOPs", "training time", "parameters", "KV bytes per token", "KV")
-    note = (
-        "Forward FLOPs of the full model, training time per token, and KV are multiples of the arm without streams. KV: keys and "
-        "values in bfloat16, at the study's row length. Times of stages that ran side by side are rough."
-    )
-    return Table("Cost of streams", columns, tuple(rows), note)
 
 
 def _expansions(analysis: Analysis) -> list[ArmResults]:
@@ -208,19 +222,3 @@ def _frontier(cells: Sequence[Cell]) -> set[tuple[int, int]]:
             best = nll
             found.add((column, depth))
     return found
-
-
-def _root(arm: Arm, models: dict[str, Arm]) -> Arm:
-    """The arm from scratch that a chain of expansions starts from."""
-    while arm.base is not None:
-        arm = models[arm.base]
-    return arm
-
-
-def _seconds_per_token(arm: ArmResults) -> float | None:
-    seeds = arm.cost.seeds if arm.cost else ()
-    return sum(seed.seconds / seed.tokens for seed in seeds) / len(seeds) if seeds else None
-
-
-def _ratio(own: float | None, base: float | None) -> str:
-    return formats.MISSING if own is None or not base else f"{own / base:.2f}"

@@ -15,6 +15,7 @@ from components.reporting import formats
 from components.reporting.accuracy import compare_benchmarks, loda_acc
 from components.reporting.analysis import SENSITIVITY_MARGINS, Analysis, mean_device_hours
 from components.reporting.load import ArmResults, DepthMean
+from components.results import perplexity
 
 Row = tuple[str, ...]
 
@@ -85,21 +86,29 @@ def depth_table(analysis: Analysis) -> Table:
     rows = tuple(
         (
             f"{depth} (exit)" if depth in exits else str(depth),
-            *(_depth_cell(shown[arm.name].get(depth), chance) for arm in analysis.arms),
+            *(_depth_cell(shown[arm.name].get(depth), arm, chance) for arm in analysis.arms),
         )
         for depth in range(1, deepest + 1)
     )
+    spread = ", and the smallest and largest of single seeds" if any(len(arm.nll_by_seed) > 1 for arm in analysis.arms) else ""
     note = (
-        f"Mean over seeds. In brackets: depths that the arm does not train. Star: worse than chance, ppl {analysis.vocab_size:,}. "
+        f"exp of the mean NLL over seeds{spread}. In square brackets: depths that the arm does not train. Star: worse than chance, "
+        f"ppl {analysis.vocab_size:,}. "
         f"Dash: no such depth, or a depth of a twin that means nothing."
     )
     return Table("Perplexity per depth and arm", ("depth k", *(arm.name for arm in analysis.arms)), rows, note)
 
 
-def _depth_cell(depth: DepthMean | None, chance: float) -> str:
+def _depth_cell(depth: DepthMean | None, arm: ArmResults, chance: float) -> str:
+    """`14.99`, with several seeds `14.99 (14.90 to 15.07)`, marked as the table's note says."""
     if depth is None:
         return formats.MISSING
     text = formats.perplexity_text(depth.ppl, depth.nll_nats)
+    by_seed = [nll[depth.depth - 1] for nll in arm.nll_by_seed]
+    known = sorted(nll for nll in by_seed if nll is not None)
+    if len(by_seed) > 1 and len(known) == len(by_seed):
+        low, high = (formats.perplexity_text(perplexity(nll), nll) for nll in (known[0], known[-1]))
+        text = text if low == high else f"{text} ({low} to {high})"
     text = text if depth.is_trained else f"[{text}]"
     return text if depth.nll_nats is not None and depth.nll_nats <= chance else f"{text} *"
 

@@ -84,6 +84,11 @@ class Throughput:
         """One profiled cell."""
         return self._cells.get((arm, depth, n_streams, load))
 
+    def full_speeds(self, arm: ArmResults) -> dict[int, float]:
+        """Decoded tokens per second of the arm's full model by batch size, at the longest context; empty without a profile."""
+        cells = {load.batch_size: self.cell(arm.name, arm.full.depth, arm.n_streams, load) for load in self.loads}
+        return {batch: cell.decode_tokens_per_second for batch, cell in cells.items() if cell is not None}
+
     @property
     def name(self) -> str:
         """Of the axis, for figures and notes."""

@@ -66,6 +66,10 @@ def headline_metrics(analysis: Analysis) -> dict[str, dict[str, float | int]]:
     return metrics
 
 
-def verdict_counts(analysis: Analysis) -> dict[str, int]:
-    """How many claims of the papers got which verdict."""
-    return dict(sorted(Counter(finding.verdict.replace(" ", "_") for finding in analysis.findings).items()))
+def verdict_counts(analysis: Analysis) -> dict[str, dict[str, int]]:
+    """How many claims of each paper got which verdict."""
+    papers = {"telescopic": analysis.findings, "hidden_decoding": analysis.stream_findings}
+    return {
+        paper: dict(sorted(Counter(finding.verdict.replace(" ", "_") for finding in findings).items()))
+        for paper, findings in papers.items()
+    }

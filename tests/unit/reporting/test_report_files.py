@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from components.config.loader import read_yaml
+from components.evaluation.hidden_decoding_claims import HIDDEN_DECODING_CLAIMS
 from components.evaluation.telescopic_claims import CLAIMS
 from components.reporting.analysis import Analysis
 from components.reporting.curves import depth_curves_csv, depth_figures, heat_map, panels
@@ -116,7 +117,9 @@ def test_metrics_are_flat_numbers_per_arm(folder: Path) -> None:
     assert set(metrics) == {"tlm-uniform", "mlms", "twin-full"}
     assert "aulb_nats" not in metrics["twin-full"]
     assert all(isinstance(value, int | float) for values in metrics.values() for value in values.values())
-    assert sum(json.loads((folder / "findings.json").read_text()).values()) == len(CLAIMS)
+    counts = json.loads((folder / "findings.json").read_text())
+    assert sum(counts["telescopic"].values()) == len(CLAIMS)
+    assert counts["hidden_decoding"] == {"not_run": len(HIDDEN_DECODING_CLAIMS)}
 
 
 def test_dvc_finds_its_metrics_and_plots_in_the_report(folder: Path) -> None:

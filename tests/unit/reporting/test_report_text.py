@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +12,9 @@ from components.evaluation.bootstrap import Interval
 from components.reporting import formats
 from components.reporting.analysis import Analysis
 from components.reporting.differences import limits, open_choices, override_table, recipe_table
+from components.reporting.load import load_results
 from components.reporting.render import render_text
-from components.reporting.sections import summary
+from components.reporting.sections import build_sections, summary
 from components.reporting.tables import (
     Table,
     arms_table,
@@ -24,7 +27,7 @@ from components.reporting.tables import (
     objective_table,
     sensitivity_table,
 )
-from tests.unit.reporting.toy_results import UNIFORM
+from tests.unit.reporting.toy_results import UNIFORM, make_results, standard_arms
 
 
 def row_of(table: Table, name: str) -> dict[str, str]:
@@ -92,6 +95,24 @@ def test_depth_table_marks_untrained_depths_and_those_worse_than_chance(standard
     assert first[3] == formats.MISSING
     assert table.rows[7][0] == "8 (exit)"
     assert "[" not in table.rows[7][2]
+
+
+def test_depth_table_shows_the_spread_of_several_seeds(tmp_path: Path) -> None:
+    study = make_results(tmp_path, standard_arms(), seeds=(42, 43))
+    table = depth_table(Analysis(load_results(study, tmp_path / "artifacts")))
+    mean, low, high = map(float, re.fullmatch(r"(\S+) \((\S+) to (\S+)\)", table.rows[15][1]).groups())
+    assert low < mean < high
+    assert high / low == pytest.approx(math.exp(0.01), rel=2e-3)
+    assert "single seeds" in table.note
+
+
+def test_findings_say_what_each_seed_alone_gives(tmp_path: Path) -> None:
+    study = make_results(tmp_path, standard_arms(), seeds=(42, 43))
+    analysis = Analysis(load_results(study, tmp_path / "artifacts"))
+    smooth = analysis.findings[0]
+    assert (smooth.verdict, smooth.agreement) == ("reproduced", "2 of 2")
+    columns = next(table for section in build_sections(analysis) for table in section.tables if table.is_cards).columns
+    assert "each seed alone" in columns
 
 
 def test_depth_table_of_numbers_that_are_none(broken: Analysis) -> None:

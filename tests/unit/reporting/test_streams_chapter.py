@@ -8,7 +8,7 @@ from typing import Any
 from components.models.stream_sizes import cache_bytes
 from components.reporting.analysis import Analysis
 from components.reporting.load import load_results
-from components.reporting.streams import Cell, _frontier, grid_figure, streams_tables
+from components.reporting.streams import Cell, _frontier, grid_figure, second_dial_tables, streams_tables
 from components.reporting.tables import Table
 from tests.unit.reporting.toy_results import SMOOTH, UNIFORM, ToyArm, make_results
 
@@ -98,6 +98,37 @@ def test_costs_are_relative_to_the_arm_without_streams(tmp_path: Path) -> None:
     assert row[:3] == ("hd-n2", "2", "2.00")
     # every block keeps two rows a token; the last one too, for it looks across streams
     assert row[6] == "2.00"
+
+
+def test_one_set_of_weights_is_compared_with_the_model_for_each_n(tmp_path: Path) -> None:
+    any_n = {**TWO, "streams": {**TWO["streams"], "sampled": [1, 2]}}
+    depths = range(1, 17)
+    arms = {
+        "tlm-uniform": ToyArm(UNIFORM, SMOOTH, depths),
+        "hd-n2": ToyArm(TWO, _lower(0.3), depths, n_streams=2),
+        "hd-any": ToyArm(any_n, _lower(0.2), depths, n_streams=2),
+        "hd-n1": ToyArm(TOKENS, _lower(0.1), depths),
+    }
+    study = make_results(tmp_path, arms)
+    analysis = Analysis(load_results(study, tmp_path / "artifacts"))
+    (table,) = second_dial_tables(analysis, [arm for arm in analysis.arms if arm.name == "hd-any"])
+    ((name, n, other, *cells),) = table.rows  # scored with two streams only
+    assert (name, n, other) == ("hd-any", "2", "hd-n2")
+    assert all(abs(_estimate(cell) - 0.1) < NOISE and cell.endswith("loss") for cell in cells)
+
+
+def test_decoding_speed_with_streams_is_a_share_of_that_without(tmp_path: Path) -> None:
+    depths = range(1, 17)
+    arms = {
+        "tlm-uniform": ToyArm(UNIFORM, SMOOTH, depths, step_seconds=1e-3),
+        "hd-n2": ToyArm(TWO, _lower(0.3), depths, n_streams=2, step_seconds=1e-3),
+    }
+    study = make_results(tmp_path, arms)
+    tables = {one.title: one for one in streams_tables(Analysis(load_results(study, tmp_path / "artifacts")))}
+    assert tables["Decoding speed with streams"].rows == (("hd-n2", "2", "50%", "50%"),)
+    grid = tables["Milliseconds per decoding step at every number of streams, batch 1, 96 tokens of context"]
+    assert grid.columns == ("depth k", "tlm-uniform, n = 1", "hd-n2, n = 2")
+    assert grid.rows[0] == ("1", "2 [1.8, 2.2]", "4 [3.6, 4.4]")
 
 
 def test_the_heat_map_has_the_numbers_of_the_grid(tmp_path: Path) -> None:
