@@ -29,20 +29,21 @@ def main() -> None:
         counts = ", ".join(f"{len(getattr(study, name))} {name}" for name in ("arms", "repairs", "expansions", "controls"))
         print(f"{path}: valid; {counts}")
         return
-    from components.profiling.plan import plan_study
+    from components.config.paper_arms import TWIN_ARMS
+    from components.profiling.plan import plan_study, schedule_costs, twins_cost
 
-    plans = plan_study(study)
+    plans, twins = plan_study(study), twins_cost(study)
     print(f"{path}: {study.data.seq_len} tokens a row, vocabulary {study.data.tokenizer.vocab_size:,}\n")
-    _print_table(plans, arguments.tflops * 1e12, arguments.mfu)
-    if arguments.scale == "proxy-200m":
-        print(
-            "\nThe paper's GPU-hours relative to tlm-uniform (131 GPU-hours): tlm-loguniform 0.916, tlm-exitgrid 1.122, "
-            "MLMS without distillation 1.137, three twins 1.65.\nThe ratios here count FLOPs, causal attention included."
-        )
+    sums = [] if twins is None else [("all twins", f"{twins:.3f}", f"{TWIN_ARMS.relative_cost:.3f}")]
+    _print_table(plans, sums, arguments.tflops * 1e12, arguments.mfu)
+    schedules = ", ".join(f"{name} {cost:.3f}" for name, cost in schedule_costs(study).items())
+    if schedules:
+        print(f"\nbackward schedules of MLMS without distillation, same gradients, cost in FLOPs: {schedules}.")
 
 
-def _print_table(plans: list[ArmPlan], peak_flops: float, utilisation: float) -> None:
-    header = ("arm", "seeds", "stored", "tokens", "FLOPs", "cost", "device-hours", "state", "activations")
+def _print_table(plans: list[ArmPlan], sums: list[tuple[str, str, str]], peak_flops: float, utilisation: float) -> None:
+    """The plans, then sums of several arms that the paper has a cost of: (name, cost, the paper's)."""
+    header = ("arm", "seeds", "stored", "tokens", "FLOPs", "cost", "paper's", "device-hours", "state", "activations")
     rows = [
         (
             plan.name,
@@ -51,12 +52,14 @@ def _print_table(plans: list[ArmPlan], peak_flops: float, utilisation: float) ->
             f"{plan.tokens / 1e6:,.1f}M",
             f"{plan.flops:.2e}",
             f"{plan.relative_cost:.3f}",
+            "-" if plan.paper_cost is None else f"{plan.paper_cost:.3f}",
             f"{plan.device_hours(peak_flops, utilisation) * plan.n_seeds:,.3g}",
             f"{plan.state_bytes / 2**30:,.2f} GiB",
             f"{plan.activation_bytes / 2**30:,.2f} GiB",
         )
         for plan in plans
     ]
+    rows += [(name, *[""] * 4, cost, paper, *[""] * 3) for name, cost, paper in sums]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     for row in [header, *rows]:
         print(
@@ -66,8 +69,9 @@ def _print_table(plans: list[ArmPlan], peak_flops: float, utilisation: float) ->
         )
     total = sum(plan.device_hours(peak_flops, utilisation) * plan.n_seeds for plan in plans)
     print(
-        f"\n{total:,.3g} device-hours in all, at {utilisation:.0%} of {peak_flops / 1e12:g} TFLOP/s; cost is relative to the first "
-        "telescopic arm, per token.\nstate (weights, gradients, AdamW) and activations (one micro-batch) are per worker."
+        f"\n{total:,.3g} device-hours in all, at {utilisation:.0%} of {peak_flops / 1e12:g} TFLOP/s.\n"
+        "cost: FLOPs per token, attention included, relative to the first telescopic arm; paper's: GPU-hours, over uniform.\n"
+        "state (weights, gradients, AdamW) and activations (one micro-batch) are per worker."
     )
 
 

@@ -7,9 +7,18 @@ Easy to get wrong: a rule has to be decidable at any scale, so it compares arms 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from components.config.paper_arms import (
+    EXIT_GRID_ARM,
+    LOG_UNIFORM_ARM,
+    SUITE_ARM,
+    TWIN_ARMS,
+    UNIFORM_ARM,
+    PaperArm,
+    is_suite,
+    telescopic_with,
+)
 from components.evaluation.bootstrap import FloatArray, area
 from components.evaluation.findings import ArmEvidence, Bench, Claim, Judgement, Role, above, below, combine, conclude, spell
 
@@ -23,37 +32,13 @@ SMALL_PRICE_SHARE = 0.10
 COST_TOLERANCE = 0.10
 
 
-def _telescopic(sampler: str, has_anchor: bool = True) -> Callable[[Mapping[str, Any]], bool]:
-    """Predicate: a telescopic objective with that sampler, without distillation, that may draw every depth."""
-
-    def is_played_by(objective: Mapping[str, Any]) -> bool:
-        drawn = objective.get("sampler")
-        kind = drawn.get("kind") if isinstance(drawn, Mapping) else None
-        return (
-            objective.get("kind") == "telescopic"
-            and kind == sampler
-            and (objective.get("anchor_weight") != 0.0) == has_anchor
-            and objective.get("distill_weight") == 0.0
-            and not objective.get("exclude_full")
-        )
-
-    return is_played_by
-
-
-UNIFORM = Role("TLM, uniform sampler", _telescopic("uniform"))
-LOG_UNIFORM = Role("TLM, log-uniform sampler", _telescopic("loguniform"))
-EXIT_GRID = Role("TLM, exit-grid sampler", _telescopic("exitgrid"))
-NO_ANCHOR = Role("TLM, uniform sampler without anchor", _telescopic("uniform", has_anchor=False))
-SUITE = Role("MLMS suite", lambda objective: objective.get("kind") == "fixed_exits")
-PAPER_SUITE = Role(
-    "MLMS suite without distillation, one backward per exit",
-    lambda objective: (
-        objective.get("kind") == "fixed_exits"
-        and objective.get("distill_weight") == 0.0
-        and objective.get("backward") == "per_exit"
-    ),
-)
-TWIN = Role("twins", lambda objective: objective.get("kind") == "twin")
+UNIFORM = Role(UNIFORM_ARM.title, UNIFORM_ARM.is_it)
+LOG_UNIFORM = Role(LOG_UNIFORM_ARM.title, LOG_UNIFORM_ARM.is_it)
+EXIT_GRID = Role(EXIT_GRID_ARM.title, EXIT_GRID_ARM.is_it)
+NO_ANCHOR = Role("TLM, uniform sampler without anchor", telescopic_with("uniform", has_anchor=False))
+SUITE = Role("MLMS suite", is_suite)
+PAPER_SUITE = Role(SUITE_ARM.title, SUITE_ARM.is_it)
+TWIN = Role(TWIN_ARMS.title, TWIN_ARMS.is_it)
 HEAD_REPAIR = Role(
     "head-only repair of an MLMS trunk",
     lambda objective: objective.get("kind") == "repair" and objective.get("part") == "head",
@@ -193,7 +178,7 @@ def _pays_a_small_price(bench: Bench, uniform: Arms, twins: Arms) -> Judgement:
     return Judgement(verdict, f"{uniform[0].name} minus {full[0].name}: {spell(price)}, {share}")
 
 
-def _costs(ratio: float, is_sum: bool = False) -> Callable[..., Judgement]:
+def _costs(paper: PaperArm, is_sum: bool = False) -> Callable[..., Judgement]:
     """Judge of a cost relative to the uniform arm's; `is_sum` adds up one twin per exit."""
 
     def judge(bench: Bench, uniform: Arms, others: Arms) -> Judgement:
@@ -209,7 +194,7 @@ def _costs(ratio: float, is_sum: bool = False) -> Callable[..., Judgement]:
             return Judgement("inconclusive", f"{names}: costs are not in one unit")
         measured = sum(value for value in hours if value is not None) / base.device_hours
         analytic = sum(value for value in flops if value is not None) / base.flops
-        agree = [abs(value / ratio - 1.0) <= COST_TOLERANCE for value in (measured, analytic)]
+        agree = [abs(value / paper.relative_cost - 1.0) <= COST_TOLERANCE for value in (measured, analytic)]
         text = f"{names} over {base.name}: {measured:.3f} in {base.cost_unit}, {analytic:.3f} in FLOPs"
         return Judgement("inconclusive" if any(agree) and not all(agree) else conclude(agree), text)
 
@@ -296,8 +281,10 @@ CLAIMS: tuple[Claim, ...] = (
         (UNIFORM, TWIN),
         _pays_a_small_price,
     ),
-    Claim("TLM log-uniform costs 0.916 of uniform", "120 / 131 GPU-hours", _COST_RULE, (UNIFORM, LOG_UNIFORM), _costs(0.916)),
-    Claim("TLM exit-grid costs 1.122 of uniform", "147 / 131 GPU-hours", _COST_RULE, (UNIFORM, EXIT_GRID), _costs(1.122)),
-    Claim("MLMS costs 1.137 of TLM uniform", "149 / 131 GPU-hours", _COST_RULE, (UNIFORM, PAPER_SUITE), _costs(1.137)),
-    Claim("The three twins cost 1.65 of TLM uniform", "216 / 131 GPU-hours", _COST_RULE, (UNIFORM, TWIN), _costs(1.65, True)),
+    Claim(
+        "TLM log-uniform costs 0.916 of uniform", "120 / 131 GPU-hours", _COST_RULE, (UNIFORM, LOG_UNIFORM), _costs(LOG_UNIFORM_ARM)
+    ),
+    Claim("TLM exit-grid costs 1.122 of uniform", "147 / 131 GPU-hours", _COST_RULE, (UNIFORM, EXIT_GRID), _costs(EXIT_GRID_ARM)),
+    Claim("MLMS costs 1.137 of TLM uniform", "149 / 131 GPU-hours", _COST_RULE, (UNIFORM, PAPER_SUITE), _costs(SUITE_ARM)),
+    Claim("The three twins cost 1.65 of TLM uniform", "216 / 131 GPU-hours", _COST_RULE, (UNIFORM, TWIN), _costs(TWIN_ARMS, True)),
 )

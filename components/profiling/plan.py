@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from components.config.paper_arms import is_suite, is_twin, paper_cost
 from components.config.schema import Arm, Model, Study
 from components.models.sizes import block_parameters
 from components.objectives.base import build_objective
 
 WEIGHT_BYTES = 4  # float32
 TRAINED_BYTES = 12  # float32 gradient and the two moments of AdamW
+SCHEDULES = ("joint", "per_exit", "separate")
 HEAD_CHUNK_TOKENS = 256  # logits are never held for more tokens than this
 
 
@@ -28,6 +30,7 @@ class ArmPlan:
         state_bytes: weights, gradients and optimizer state, on every worker.
         activation_bytes: what one micro-batch keeps for its backward, on every worker.
         n_seeds: models to train.
+        paper_cost: the paper's GPU-hours of that arm, as a multiple of the uniform sampler's; None for what it has no hours of.
     """
 
     name: str
@@ -38,6 +41,7 @@ class ArmPlan:
     state_bytes: int
     activation_bytes: int
     n_seeds: int
+    paper_cost: float | None
 
     def device_hours(self, peak_flops: float, utilisation: float) -> float:
         """Hours of one device with that peak (FLOP/s), for one seed."""
@@ -46,10 +50,38 @@ class ArmPlan:
 
 def plan_study(study: Study) -> list[ArmPlan]:
     """One plan per arm and repair; costs are relative to the first telescopic arm, or to the first arm when there is none."""
+    unit = _flops_per_token(_reference(study), study)
+    return [_plan(arm, study, _flops_per_token(arm, study), unit) for arm in study.models.values()]
+
+
+def twins_cost(study: Study) -> float | None:
+    """Cost of one twin for each exit, together, relative to the reference; None when the study lacks one."""
+    twins = {arm.model.n_blocks: arm for arm in study.arms.values() if is_twin(arm.objective.model_dump(mode="json"))}
+    if set(twins) != set(study.model.exits):
+        return None
+    return sum(_flops_per_token(arm, study) for arm in twins.values()) / _flops_per_token(_reference(study), study)
+
+
+def schedule_costs(study: Study) -> dict[str, float]:
+    """FLOPs of each backward schedule of the study's first Matryoshka suite, relative to the reference; none without a suite.
+
+    The suite is taken without distillation, as the paper's hours are.
+    """
+    suite = next((arm for arm in study.arms.values() if is_suite(arm.objective.model_dump(mode="json"))), None)
+    if suite is None:
+        return {}
+    unit = _flops_per_token(_reference(study), study)
+    costs = {}
+    for backward in SCHEDULES:
+        settings = suite.objective.model_copy(update={"backward": backward, "distill_weight": 0.0})
+        costs[backward] = _flops_per_token(suite.model_copy(update={"objective": settings}), study) / unit
+    return costs
+
+
+def _reference(study: Study) -> Arm:
+    """The first telescopic arm, or the first arm when there is none."""
     models = list(study.models.values())
-    reference = next((arm for arm in models if arm.objective.kind == "telescopic"), models[0])
-    unit = _flops_per_token(reference, study)
-    return [_plan(arm, study, _flops_per_token(arm, study), unit) for arm in models]
+    return next((arm for arm in models if arm.objective.kind == "telescopic"), models[0])
 
 
 def _plan(arm: Arm, study: Study, per_token: float, unit: float) -> ArmPlan:
@@ -68,6 +100,7 @@ def _plan(arm: Arm, study: Study, per_token: float, unit: float) -> ArmPlan:
             arm.model, vocab, study.runtime.micro_batch_rows * study.data.seq_len * n_streams, training.precision
         ),
         n_seeds=len(training.seeds),
+        paper_cost=paper_cost(arm.objective.model_dump(mode="json")),
     )
 
 

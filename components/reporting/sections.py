@@ -19,6 +19,7 @@ from components.reporting.latency import latency_figures, latency_paragraphs, la
 from components.reporting.load import ArmResults
 from components.reporting.multiples import benchmark_figures, corpora_figures
 from components.reporting.plots import cost_figure, frontier_figures, training_figure
+from components.reporting.schedules import schedule_tables
 from components.reporting.streams import grid_figure, streams_tables
 from components.reporting.tables import (
     Row,
@@ -187,7 +188,7 @@ def _cost(analysis: Analysis) -> Section:
     figure = cost_figure(analysis)
     if figure is None:
         return Section("Cost", "cost", ("No arm has a recorded cost (artifacts/cost).",))
-    return Section("Cost", "cost", figures=(figure,), tables=(cost_table(analysis),))
+    return Section("Cost", "cost", figures=(figure,), tables=(cost_table(analysis), *schedule_tables(analysis)))
 
 
 def _training(analysis: Analysis) -> Section:

@@ -10,7 +10,8 @@ import torch
 from components.config.loader import load_study
 from components.config.schema import Segment
 from components.models.cascade import Cascade
-from components.profiling.plan import activation_bytes, plan_study
+from components.models.sizes import head_flops, trunk_flops
+from components.profiling.plan import activation_bytes, plan_study, schedule_costs, twins_cost
 from tests.toys import ROOT, toy_model
 
 
@@ -55,3 +56,28 @@ def test_paper_scale_is_planned_with_its_tokens_and_sizes() -> None:
     attention = 12 * (11 * 320 + 5 * 576 + 4 * 960) * 1024.5
     assert plans["twin-full"].flops == pytest.approx((6 * matrices + attention) * uniform.tokens, rel=1e-3)
     assert uniform.device_hours(1e15, 0.5) == pytest.approx(uniform.flops / 5e14 / 3600)
+
+
+def test_the_paper_s_hours_stand_beside_the_arms_it_has() -> None:
+    plans = {plan.name: plan for plan in plan_study(load_study(ROOT / "scales" / "proxy-200m.yaml"))}
+    known = {name: round(plan.paper_cost, 3) for name, plan in plans.items() if plan.paper_cost is not None}
+    assert known == {"tlm-uniform": 1.0, "tlm-loguniform": 0.916, "tlm-exitgrid": 1.122, "mlms": 1.137, "mlms-norm": 1.137}
+
+
+def test_schedules_cost_what_their_passes_cost() -> None:
+    study = load_study(ROOT / "scales" / "proxy-200m.yaml")
+    model, vocab, seq_len = study.model, study.data.tokenizer.vocab_size, study.data.seq_len
+    heads = {depth: head_flops(model, vocab, depth) for depth in model.exits}
+    each = sum(trunk_flops(model, depth, seq_len) + heads[depth] for depth in model.exits)
+    shared = trunk_flops(model, model.n_blocks, seq_len) + sum(heads.values())
+    uniform = 3 * (trunk_flops(model, model.n_blocks, seq_len) + heads[model.n_blocks])
+    uniform += (
+        3
+        * sum(trunk_flops(model, depth, seq_len) + head_flops(model, vocab, depth) for depth in range(1, model.n_blocks + 1))
+        / model.n_blocks
+    )
+    costs = {"joint": 3 * shared / uniform, "per_exit": (shared + 2 * each) / uniform, "separate": 3 * each / uniform}
+    assert schedule_costs(study) == pytest.approx(costs)
+    twins = sum(trunk_flops(model.prefix(depth), depth, seq_len) + heads[depth] for depth in model.exits)
+    assert twins_cost(study) == pytest.approx(3 * twins / uniform)
+    assert schedule_costs(load_study(ROOT / "scales" / "tiny.yaml")) != {}

@@ -14,6 +14,7 @@ from components.reporting.analysis import Analysis
 from components.reporting.differences import limits, open_choices, override_table, recipe_table
 from components.reporting.load import load_results
 from components.reporting.render import render_text
+from components.reporting.schedules import schedule_tables
 from components.reporting.sections import build_sections, summary
 from components.reporting.tables import (
     Table,
@@ -154,6 +155,17 @@ def test_costs_are_named_as_what_they_are_and_relative_to_the_reference(standard
     assert row["cost"] == "0.0600 core-hours"
     assert row["of tlm-uniform"] == "1.200"
     assert row["devices"] == "1 x Example CPU"
+
+
+def test_schedules_are_costed_and_measured_where_an_arm_has_them(standard: Analysis) -> None:
+    (table,) = schedule_tables(standard)
+    rows = {row[0]: row for row in table.rows}
+    assert list(rows) == ["joint", "per_exit", "separate"]
+    assert float(rows["joint"][2]) < float(rows["per_exit"][2]) < float(rows["separate"][2])
+    assert rows["per_exit"][3:] == ("mlms 1.200", "1.137")
+    assert rows["joint"][3:] == (formats.MISSING, formats.MISSING)
+    assert row_of(cost_table(standard), "mlms")["paper's"] == "1.137"
+    assert row_of(cost_table(standard), "twin-full")["paper's"] == formats.MISSING
 
 
 def test_cost_table_says_where_nothing_was_recorded(broken: Analysis) -> None:
