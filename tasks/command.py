@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from components.config.problems import StudyError
+from components.config.problems import StudyError, disk_trouble
 
 EXIT_MISTAKE = 2  # the user's input is wrong; a retry cannot help
 EXIT_INTERRUPTED = 130  # stopped by Ctrl-C or SIGTERM; running it again goes on where it was
@@ -22,7 +22,8 @@ def run_command(main: Callable[[], None]) -> NoReturn:
     """Runs a command and exits: 0, 2 with one message for a `StudyError`, 130 when interrupted; else the traceback."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        main()
+        with disk_trouble():
+            main()
     except StudyError as error:
         print(f"error: {error}", file=sys.stderr)
         _leave_status(EXIT_MISTAKE, str(error))

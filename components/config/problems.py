@@ -5,7 +5,14 @@ Every part of the project reports bad input through these classes, so that a com
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+
+DISK_TROUBLES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 
 class StudyError(Exception):
@@ -26,6 +33,10 @@ class CheckpointError(StudyError):
 
 class ResultsError(StudyError):
     """A results file is missing, of another schema version, or not comparable with the others."""
+
+
+class StorageError(StudyError):
+    """The disk is full, over its quota or read-only; files that were whole before still are."""
 
 
 @dataclass(frozen=True)
@@ -53,3 +64,22 @@ def config_error(path: object, problems: list[Problem]) -> ConfigError:
     """One error that lists all the problems of one file, one a line."""
     lines = [f"{path}: {problem}" for problem in problems]
     return ConfigError("\n".join(lines))
+
+
+@contextmanager
+def disk_trouble(path: Path | None = None, kept: str = "nothing that was whole is lost") -> Iterator[None]:
+    """Inside the block, a full disk is a `StorageError` with a remedy.
+
+    Args:
+        path: what is written; None when many files are.
+        kept: what the user still has.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_TROUBLES:
+            raise
+        where = path or error.filename or Path.cwd()
+        raise StorageError(
+            f"{where}: cannot be written: {os.strerror(error.errno)}; {kept}; free some space there and run the same command again"
+        ) from None

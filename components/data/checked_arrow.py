@@ -1,7 +1,7 @@
 """Arrow files whose record batches carry their own checksum: a bit that flipped on the disk is an error, never data.
 
-The checksum of a batch is in its custom metadata, over the schema (with its header), the batch and its number. An empty batch at the
-end holds how many there are. A reader checks a batch when it first uses it, so a file of any size opens at once.
+The checksum of a batch is in its custom metadata, over the schema (with its header), the batch and its number. An empty batch at
+the end holds how many there are. A reader checks a batch when it first uses it, so a file of any size opens at once.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,11 +73,23 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> str:
 
     Returns:
         The file's SHA-256.
+
+    Raises:
+        OSError: it cannot be written, as when the disk is full.
     """
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        raise _os_error(error, path) from None
     with path.open("rb") as file:
         os.fsync(file.fileno())
     return file_sha256(path)
+
+
+def _os_error(error: SafetensorError, path: Path) -> Exception:
+    """The operating system's error, which safetensors gives in its text only."""
+    number = re.search(r"os error (\d+)", str(error))
+    return error if number is None else OSError(int(number[1]), os.strerror(int(number[1])), str(path))
 
 
 def file_sha256(path: Path) -> str:

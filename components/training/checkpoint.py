@@ -1,21 +1,25 @@
 """Checkpoints that survive a kill at any moment.
 
-A checkpoint is a folder `step-<n>`: weights and optimizer state as safetensors, `state.json` with their checksums, and an empty
-file `complete`. It is written aside, flushed, renamed; the marker comes last. A folder without a marker, or whose files do not
-have their checksums, is passed over in favour of the one before. The folder above is named after the run's identity, so a run
-with other settings, data or code never resumes from it.
+A checkpoint is a folder `step-<n>`: weights and optimizer state as safetensors, `state.json` with their checksums, and a file
+`complete` with the checksum of `state.json`. It is written aside, flushed, renamed; the marker comes last. A folder without a
+marker, or whose files do not have their checksums, is passed over in favour of the one before. The folder above is named after
+the run's identity, so a run with other settings, data or code never resumes from it. The order is that of the steps, never that
+of clocks or file times.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from components.config.problems import CheckpointError
+from components.config.problems import CheckpointError, disk_trouble
 from components.models.files import OPTIMIZER, WEIGHTS, file_sha256, load_tensors, load_weights, save_tensors
 from components.training.optimizer import load_optimizer_tensors, optimizer_tensors
 from components.training.step import TrainState
@@ -43,9 +47,44 @@ class Resume:
     history: list[dict[str, object]]
 
 
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Keeps other processes out of a folder of checkpoints: a worker that outlived its killed driver may still write there.
+
+    The lock ends with the process that holds it, however that ends. A file system without locks goes without.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning("%s: another process still trains this run; waiting until it ends", folder)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            log.warning("%s: cannot be locked (%s); see that no other process trains this run", folder, error)
+        yield
+
+
 def save_checkpoint(state: TrainState, resume: Resume, folder: Path, keep: int) -> None:
-    """Writes `folder/step-<n>` and then removes all but the newest `keep` checkpoints."""
+    """Writes `folder/step-<n>` and then removes all but the newest `keep` checkpoints.
+
+    Raises:
+        StorageError: the disk is full; the earlier checkpoints are untouched.
+    """
     aside, final = folder / f".writing-{resume.step}", folder / f"step-{resume.step}"
+    earlier = [step for step, _ in _by_step(folder)]
+    kept = f"the checkpoint of step {earlier[-1]} is kept" if earlier else "there is no earlier checkpoint"
+    try:
+        with disk_trouble(final, kept):
+            _write(state, resume, aside, final)
+    finally:
+        for unfinished in folder.glob(".writing-*"):  # a killed run's too
+            shutil.rmtree(unfinished, ignore_errors=True)
+    for _, old in _by_step(folder)[:-keep]:
+        shutil.rmtree(old)
+
+
+def _write(state: TrainState, resume: Resume, aside: Path, final: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     sums = {
@@ -53,12 +92,12 @@ def save_checkpoint(state: TrainState, resume: Resume, folder: Path, keep: int) 
         OPTIMIZER: save_tensors(optimizer_tensors(state.model, state.optimizer), aside / OPTIMIZER),
     }
     _write_flushed(aside / STATE, json.dumps({"resume": asdict(resume), "sha256": sums}))
+    sum_of_state = file_sha256(aside / STATE)
     shutil.rmtree(final, ignore_errors=True)
     aside.replace(final)
-    _write_flushed(final / COMPLETE, "")
-    _flush_folder(folder)
-    for _, old in _by_step(folder)[:-keep]:
-        shutil.rmtree(old)
+    _write_flushed(final / COMPLETE, sum_of_state)
+    _flush_folder(final)
+    _flush_folder(final.parent)
 
 
 def load_newest(state: TrainState, folder: Path) -> Resume | None:
@@ -80,6 +119,8 @@ def load_newest(state: TrainState, folder: Path) -> Resume | None:
 def _load(state: TrainState, path: Path) -> Resume:
     if not (path / COMPLETE).exists():
         raise CheckpointError(f"{path}: unfinished, its save was interrupted")
+    if file_sha256(path / STATE) != (path / COMPLETE).read_text(encoding="utf-8", errors="replace"):
+        raise CheckpointError(f"{path / STATE}: checksum differs from {COMPLETE}: the file is damaged")
     try:
         saved = json.loads((path / STATE).read_text(encoding="utf-8"))
         resume, sums = Resume(**saved["resume"]), saved["sha256"]

@@ -44,6 +44,7 @@ CODE_OF_A_RUN = (
     "training",
 )
 HISTORY, TRACE = "history.jsonl", "depths.json"
+UNITLESS = ("grad_norm", "expert_load")
 
 
 @dataclass(frozen=True)
@@ -151,10 +152,10 @@ def _train(
 def history_line(state: TrainState, objective: Objective, losses: dict[str, float]) -> dict[str, object]:
     """One line of the training history: the step just done, its losses (nats per token), learning rate, sampled depths, streams."""
     done = state.step - 1
-    named = {f"{name}_nats": value for name, value in losses.items() if name != "grad_norm"}
+    named = {name if name in UNITLESS else f"{name}_nats": value for name, value in losses.items()}
     lr = state.optimizer.param_groups[0]["lr"]
     sampled = {"depths": list(objective.depths_at(done)), "n_streams": objective.streams_at(done)}
-    return {"step": state.step, **named, "grad_norm": losses["grad_norm"], "lr": lr, **sampled}
+    return {"step": state.step, **named, "lr": lr, **sampled}
 
 
 def identity(run: TrainingRun, rows: PackedRows) -> str:

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,8 @@ import torch
 import components.training.run as run_module
 from components.config.problems import CheckpointError
 from components.models.files import load_model, load_tensors
+from components.training.checkpoint import only_writer
+from components.training.interruption import STOP, OutOfMemoryError, StoppedError
 from components.training.run import Progress, TrainingRun, run_training
 from tests.toys import ROOT, telescopic, toy_run
 
@@ -95,11 +99,18 @@ def _flip_a_bit(checkpoint: Path) -> None:
     weights.write_bytes(raw)
 
 
+def _flip_a_bit_of_the_history(checkpoint: Path) -> None:
+    state = checkpoint / "state.json"
+    text = state.read_text()
+    at = text.index('"loss_nats": ') + len('"loss_nats": 3.')
+    state.write_text(text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :])
+
+
 def _remove_marker(checkpoint: Path) -> None:
     (checkpoint / "complete").unlink()
 
 
-@pytest.mark.parametrize("damage", [_truncate, _flip_a_bit, _remove_marker])
+@pytest.mark.parametrize("damage", [_truncate, _flip_a_bit, _flip_a_bit_of_the_history, _remove_marker])
 def test_a_damaged_checkpoint_is_passed_over_and_named(
     tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -179,6 +190,70 @@ def test_all_objectives_see_the_same_batches_and_keep_their_depth_trace(tmp_path
         assert [line["step"] for line in lines] == list(range(1, 11))
         assert all(line["depths"] for line in lines)
     assert len(fingerprints) == 1
+
+
+@pytest.mark.parametrize("asked_at", [1, 4, 6])
+def test_a_run_that_is_asked_to_stop_ends_its_step_saves_and_goes_on_from_there(tmp_path: Path, asked_at: int) -> None:
+    straight, run, seen = toy_run(tmp_path / "a", UNIFORM), toy_run(tmp_path / "b", UNIFORM), list[Progress]()
+    run_training(straight, _ignore)
+
+    def ask(progress: Progress) -> None:
+        if progress.step == asked_at:
+            (run.run_dir / STOP).touch()
+
+    with pytest.raises(StoppedError, match=f"stopped after step {asked_at} of 10"):
+        run_training(run, ask)
+    (run.run_dir / STOP).unlink()
+    run_training(run, seen.append)
+    assert seen[0].resumed_from == asked_at
+    assert _files(run) == _files(straight)
+
+
+def test_a_run_asked_to_stop_in_its_last_step_is_finished(tmp_path: Path) -> None:
+    run = toy_run(tmp_path, UNIFORM)
+    run_training(run, lambda progress: (run.run_dir / STOP).touch() if progress.step == 10 else None)
+    assert (run.output_dir / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes")])
+def test_want_of_memory_names_the_step_and_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def too_large(*args: object) -> dict[str, float]:
+        raise error
+
+    monkeypatch.setattr(run_module, "train_step", too_large)
+    with pytest.raises(OutOfMemoryError, match=r"step 0: out of memory with runtime\.micro_batch_rows 4 .*lower runtime\.micro"):
+        run_training(toy_run(tmp_path, UNIFORM), _ignore)
+
+
+def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    straight, run, seen = toy_run(tmp_path / "a", UNIFORM), toy_run(tmp_path / "b", UNIFORM), list[Progress]()
+    run_training(straight, _ignore)
+    _stopped(run, 8)
+    for age, path in enumerate(sorted(run.run_dir.glob("*/step-*"))):  # the older the checkpoint, the later its time
+        os.utime(path, (4e9 - 1e9 * age, 4e9 - 1e9 * age))
+    clock = iter(range(10**9, 0, -(10**6)))
+    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
+    cost = run_training(run, seen.append)
+    assert seen[0].resumed_from == 6
+    assert _files(run) == _files(straight)
+    assert 0 < cost.seconds < 600
+
+
+def test_two_processes_never_train_the_same_run_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "runs" / "identity"
+    entered = threading.Event()
+
+    def second() -> None:
+        with only_writer(folder):
+            entered.set()
+
+    with only_writer(folder):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert not entered.wait(0.3)
+    thread.join(timeout=10)
+    assert entered.is_set()
+    assert "another process still trains this run" in caplog.text
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
