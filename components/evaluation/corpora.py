@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from components.config.benchmarks import TextCorpus
 from components.config.problems import DataError
@@ -22,9 +23,8 @@ from components.data.manifest import id_dtype
 from components.data.rows import RowCutter
 from components.data.stream import inputs_and_labels
 from components.data.tokenizer import Tokenizer
-from components.evaluation.sweep import counted_blocks
-from components.models.cascade import Cascade, document_numbers
-from components.models.readout import token_nll
+from components.evaluation.sweep import sweep_batches
+from components.models.cascade import Cascade
 from components.results import CorpusDepth, CorpusScores, finite
 
 DOCUMENTS_PER_PIECE = 256
@@ -99,27 +99,26 @@ def _score_depths(
     model: Cascade, corpus: PackedCorpus, eos_id: int, batch_rows: int, on_rows: Callable[[int], object], n_streams: int
 ) -> list[CorpusDepth]:
     device = next(model.parameters()).device
-    depths = range(1, model.n_blocks + 1)
     sums = torch.zeros(model.n_blocks, dtype=torch.float64, device=device)
-    blocks_run: dict[int, int] = {}
-    with torch.inference_mode(), model.running(n_streams), counted_blocks(model) as counted:
+
+    def batches() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for start in range(0, len(corpus.rows), batch_rows):
             rows = corpus.rows[start : start + batch_rows].astype(np.int64)
             n_valid = np.full(len(rows), rows.shape[1] - 1)
             if start + len(rows) == len(corpus.rows):
                 n_valid[-1] = corpus.n_valid_last
             tokens_BT, labels_BT = (torch.from_numpy(array).to(device) for array in inputs_and_labels(rows, n_valid))
-            within = document_numbers(tokens_BT, eos_id) if model.settings.document_attention == "block_diagonal" else None
-            counted.clear()
-            for depth, x_BTD in model.residuals(tokens_BT, depths, within):
-                blocks_run[depth] = len(counted)
-                sums[depth - 1] += token_nll(*model.read_residual(x_BTD, depth), labels_BT.flatten()).double().sum()
+            yield tokens_BT, labels_BT, tokens_BT
             on_rows(len(rows))
+
+    def add(depth: int, nll_N: Tensor, _: Tensor) -> None:
+        sums[depth - 1] += nll_N.double().sum()
+
+    blocks_run = sweep_batches(model, batches(), eos_id, n_streams, add)
     cells = []
-    for depth, total_nats in enumerate(sums.tolist(), 1):
+    for depth, (total_nats, ran) in enumerate(zip(sums.tolist(), blocks_run, strict=True), 1):
         state, nll = finite(total_nats / corpus.n_tokens)
         bits = None if nll is None else total_nats / (math.log(2.0) * corpus.n_bytes)
-        ran = blocks_run[depth]
         cells.append(CorpusDepth(depth=depth, n_streams=n_streams, blocks_run=ran, state=state, nll_nats=nll, bits_per_byte=bits))
     return cells
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,21 +71,51 @@ def sweep_depths(
     """
     running = model.stream_counts[-1] if n_streams is None else n_streams
     device = next(model.parameters()).device
-    depths = range(1, model.n_blocks + 1)
     sums = torch.zeros(model.n_blocks, len(documents.n_tokens), dtype=torch.float64, device=device)
+
+    def batches() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for batch in _validation_batches(rows, batch_rows, device):
+            yield batch
+            on_rows(len(batch[0]))
+
+    def add(depth: int, nll_N: Tensor, owner_BT: Tensor) -> None:
+        sums[depth - 1].index_add_(0, owner_BT.flatten(), nll_N.double())
+
+    blocks_run = sweep_batches(model, batches(), rows.eos_id, running, add)
+    return DepthSweep(running, sums.T.cpu().numpy(), blocks_run)
+
+
+def sweep_batches(
+    model: Cascade,
+    batches: Iterable[tuple[Tensor, Tensor, Tensor]],
+    eos_id: int,
+    n_streams: int,
+    add: Callable[[int, Tensor, Tensor], None],
+    depths: Collection[int] | None = None,
+) -> tuple[int, ...]:
+    """NLL of every token of the batches at every depth, from one trunk pass for each batch.
+
+    Args:
+        batches: (tokens, labels, whatever `add` needs to know of them), all [B, T].
+        add: told (depth, NLL of the batch's tokens, the third of the batch); keep sums, not tokens.
+        depths: read out; all when None.
+
+    Shapes:
+        tokens, labels: int64 [B, T]. NLL: float32 [B * T], nats, 0 where the label does not count.
+
+    Returns:
+        Blocks that had been executed when each depth was read out, counted by hooks while running.
+    """
+    wanted = range(1, model.n_blocks + 1) if depths is None else depths
     blocks_run: dict[int, int] = {}
-    with torch.inference_mode(), model.running(running), counted_blocks(model) as counted:
-        for tokens_BT, labels_BT, owner_BT in _validation_batches(rows, batch_rows, device):
-            within = None
-            if model.settings.document_attention == "block_diagonal":
-                within = document_numbers(tokens_BT, rows.eos_id)
+    with torch.inference_mode(), model.running(n_streams), counted_blocks(model) as counted:
+        for tokens_BT, labels_BT, known_BT in batches:
+            within = document_numbers(tokens_BT, eos_id) if model.settings.document_attention == "block_diagonal" else None
             counted.clear()
-            for depth, x_BTD in model.residuals(tokens_BT, depths, within):
+            for depth, x_BTD in model.residuals(tokens_BT, wanted, within):
                 blocks_run[depth] = len(counted)
-                nll_N = token_nll(*model.read_residual(x_BTD, depth), labels_BT.flatten())
-                sums[depth - 1].index_add_(0, owner_BT.flatten(), nll_N.double())
-            on_rows(len(tokens_BT))
-    return DepthSweep(running, sums.T.cpu().numpy(), tuple(blocks_run[depth] for depth in depths))
+                add(depth, token_nll(*model.read_residual(x_BTD, depth), labels_BT.flatten()), known_BT)
+    return tuple(blocks_run[depth] for depth in wanted)
 
 
 def score_cells(
