@@ -4,10 +4,13 @@ The new tokens of a batch are packed one after another, whatever their sequence 
 outside of attention. What attention then needs depends only on where the tokens stand: an `AttentionPlan` works that out once and
 serves every block until the set of tokens changes.
 
-Shapes: N packed tokens, R sequences among them, T most new tokens of one sequence, S cached positions, H heads, K channels a head.
+Shapes: N packed tokens, R sequences among them, T most new tokens of one sequence, S cached positions, H query heads, G key and
+value heads, K channels a head; A queries and C keys a token (`Sight`).
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +18,32 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from components.inference.cache import Indices, KVCache
+from components.models.stream_attention import Window
+
+
+class Sight(NamedTuple):
+    """What a token's queries see: keys up to their own row, within the window if there is one.
+
+    Attributes:
+        queries: A, queries of a token that look at the same heads. Streams that keep to themselves count as heads instead.
+        keys: C, keys of a token: A, or more when only the last rows ask, or one that all its queries share.
+    """
+
+    queries: int = 1
+    keys: int = 1
+    window: Window | None = None
+
+
+OWN_ROW = Sight()
+
+
+class _Seen(NamedTuple):
+    """A sight over the tokens of a plan: the range of keys that any of them sees, and what is masked of it."""
+
+    low: int
+    high: int
+    mask_R1QS: Tensor | None
+    is_causal: bool
 
 
 class AttentionPlan:
@@ -22,6 +51,7 @@ class AttentionPlan:
 
     Attributes:
         slots_N: where each token's keys and values go.
+        positions_N: where it stands in its sequence.
         cos, sin: what rotates its query and key (`KVCache.rotation`).
     """
 
@@ -29,7 +59,8 @@ class AttentionPlan:
         """Plans for the tokens at (rows[i], positions[i]); the new positions of one sequence are contiguous."""
         self._cache = cache
         self.slots_N = torch.from_numpy(rows * cache.capacity + positions).to(cache.device)
-        self.cos, self.sin = cache.rotation(torch.from_numpy(positions).to(cache.device))
+        self.positions_N = torch.from_numpy(positions).to(cache.device)
+        self.cos, self.sin = cache.rotation(self.positions_N)
         present, ranks, counts = np.unique(rows, return_inverse=True, return_counts=True)
         first = np.full(len(present), cache.capacity)
         np.minimum.at(first, ranks, positions)
@@ -40,31 +71,53 @@ class AttentionPlan:
         places = ranks * self._n_new + positions - first[ranks]
         in_order = len(places) == self._n_rows * self._n_new and bool((np.diff(places) == 1).all())
         self._places_N = None if in_order else torch.from_numpy(places).to(cache.device)
-        is_same = bool((first == first[0]).all() and (counts == counts[0]).all())
-        self._is_causal = is_same and int(first[0]) == 0 and self._n_new > 1  # a plain triangle
-        sees_all = is_same and self._n_new == 1
-        self._mask_R1TS = None if self._is_causal or sees_all else self._mask(first[:1] if is_same else first)
+        self._is_same = bool((first == first[0]).all() and (counts == counts[0]).all())
+        self._first = first[:1] if self._is_same else first
+        self._seen: dict[Sight, _Seen] = {}
 
-    def _mask(self, first: Indices) -> Tensor:
-        """Bool, True where attending is allowed: up to the query's own position."""
-        starts = torch.from_numpy(first).to(self._cache.device)
-        last_RT = starts[:, None] + torch.arange(self._n_new, device=self._cache.device)
-        seen_S = torch.arange(self._n_seen, device=self._cache.device)
-        return (seen_S <= last_RT[:, :, None])[:, None]
-
-    def mix(self, q_NHK: Tensor, cached_2SHK: Tensor) -> Tensor:
-        """The values that each new token may see, mixed; its own key and value are in the cache already.
+    def mix(self, q_MHK: Tensor, cached_2SGK: Tensor, sight: Sight = OWN_ROW) -> Tensor:
+        """The values that each query may see, mixed; the keys and values of the new tokens are in the cache already.
 
         Shapes:
-            q_NHK: [N, H, K], as is the result. cached_2SHK: keys, then values, of all slots, [2, R * S, H, K].
+            q_MHK: [N x rows that ask, H, K]. cached_2SGK: keys, then values, of all slots, [2, R x S x rows, G, K].
+            Returns [M, H K].
         """
-        heads = q_NHK.shape[1:]
+        n_queries, n_heads, head_dim = q_MHK.shape
+        q_NW = q_MHK.reshape(len(self.slots_N), -1)
         if self._places_N is not None:
-            padded = q_NHK.new_zeros(self._n_rows * self._n_new, *heads)
-            q_NHK = padded.index_copy_(0, self._places_N, q_NHK)
-        q_RHTK = q_NHK.view(self._n_rows, self._n_new, *heads).transpose(1, 2)
-        cached_2RSHK = cached_2SHK.view(2, self._cache.n_sequences, self._cache.capacity, *heads)
-        k_RHSK, v_RHSK = cached_2RSHK[:, self._rows, : self._n_seen].transpose(2, 3).unbind()
-        mixed_RHTK = F.scaled_dot_product_attention(q_RHTK, k_RHSK, v_RHSK, attn_mask=self._mask_R1TS, is_causal=self._is_causal)
-        mixed_NHK = mixed_RHTK.transpose(1, 2).flatten(0, 1)
-        return mixed_NHK if self._places_N is None else mixed_NHK.index_select(0, self._places_N)
+            q_NW = q_NW.new_zeros(self._n_rows * self._n_new, q_NW.shape[1]).index_copy_(0, self._places_N, q_NW)
+        q_RHQK = q_NW.view(self._n_rows, self._n_new * sight.queries, -1, head_dim).transpose(1, 2)
+        seen = self._seen.get(sight) or self._see(sight)
+        cached = cached_2SGK.view(2, self._cache.n_sequences, self._cache.capacity * sight.keys, -1, head_dim)
+        k_RGSK, v_RGSK = cached[:, self._rows, seen.low : seen.high].transpose(2, 3).unbind()
+        mixed_RHQK = F.scaled_dot_product_attention(
+            q_RHQK,
+            k_RGSK,
+            v_RGSK,
+            attn_mask=seen.mask_R1QS,
+            is_causal=seen.is_causal,
+            enable_gqa=q_RHQK.shape[1] != k_RGSK.shape[1],
+        )
+        mixed_NW = mixed_RHQK.transpose(1, 2).reshape(self._n_rows * self._n_new, -1)
+        if self._places_N is not None:
+            mixed_NW = mixed_NW.index_select(0, self._places_N)
+        return mixed_NW.view(n_queries, n_heads * head_dim)
+
+    def _see(self, sight: Sight) -> _Seen:
+        """Works the sight out, for all blocks that have it."""
+        own_A = np.maximum(np.arange(sight.queries) + sight.keys - sight.queries, 0)  # rows that ask are a token's last ones
+        tokens_RT = self._first[:, None] + np.arange(self._n_new)
+        last_RQ = (tokens_RT[:, :, None] * sight.keys + own_A).reshape(len(self._first), -1)
+        high = self._n_seen * sight.keys
+        group, size = (sight.window.group_rows, sight.window.size) if sight.window else (1, high)
+        oldest_RQ = np.maximum((last_RQ // group - size + 1) * group, 0)
+        low = int(oldest_RQ.min())
+        sees_all = bool(oldest_RQ.max() == low and last_RQ.min() == high - 1)
+        is_triangle = self._is_same and last_RQ.shape[1] == high > 1 and not last_RQ[0, 0] and not oldest_RQ.any()
+        mask_R1QS = None
+        if not sees_all and not is_triangle:
+            key_S = np.arange(low, high)
+            mask_RQS = (key_S <= last_RQ[:, :, None]) & (key_S >= oldest_RQ[:, :, None])
+            mask_R1QS = torch.from_numpy(mask_RQS[:, None]).to(self._cache.device)
+        self._seen[sight] = _Seen(low, high, mask_R1QS, is_triangle)
+        return self._seen[sight]

@@ -5,9 +5,11 @@ blocks 5-8 for its prompt only. Per sequence the cache therefore counts, block b
 counts never grow with depth, because the engine brings every token at least as deep as it runs. A token that has not come to the
 last cached block leaves its residual stream behind ("rests"), so that it can go on later without starting over.
 
-A position is one row of the sequence that the blocks see: one per token here, n per token with n hidden-decoding streams.
+Everything is counted in tokens. With n hidden-decoding streams a token has n rows, of which each block keeps those that it reads:
+they lie next to each other, and so do the rows that rest.
 
-Shapes: R sequences, S positions, H heads, K channels per head, D width of the residual stream, N tokens packed one after another.
+Shapes: R sequences, S positions (tokens), G key and value heads, K channels per head, W width of a token's resting rows together,
+N tokens packed one after another.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class KVCache:
     Attributes:
         capacity: positions that each sequence can hold.
         deepest: blocks that have a cache; no sequence can run deeper.
-        blocks: keys, then values, of each block, [2, R * S, H, K]; position p of sequence r is slot r * capacity + p.
+        blocks: keys, then values, of each block, [2, R * S * rows, G, K]; position p of sequence r is slot r * capacity + p.
         tokens: int64 [R * S], in the same slots.
     """
 
@@ -43,8 +45,14 @@ class KVCache:
         deepest: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        n_streams: int = 1,
+        rows: Sequence[int] | None = None,
     ) -> None:
         """Allocates everything at once; nothing grows later.
+
+        Args:
+            n_streams: rows of a token.
+            rows: of these, how many each block keeps; all by default.
 
         Raises:
             ValueError: no sequence, no position, or `deepest` outside the model.
@@ -55,18 +63,20 @@ class KVCache:
                 f"{capacity} positions, depth {deepest}"
             )
         self.n_sequences, self.capacity, self.deepest = n_sequences, capacity, deepest
-        widths = [segment.d_model for segment in model.segments for _ in range(segment.n_blocks)][:deepest]
-        n_slots = n_sequences * capacity
+        shapes, n_slots = model.blocks[:deepest], n_sequences * capacity
         self.blocks = [
-            torch.zeros(2, n_slots, width // model.head_dim, model.head_dim, dtype=dtype, device=device) for width in widths
+            torch.zeros(2, n_slots * n_rows, shape.n_kv_heads, shape.head_dim, dtype=dtype, device=device)
+            for shape, n_rows in zip(shapes, rows or [n_streams] * deepest, strict=True)
         ]
         self.tokens = torch.zeros(n_slots, dtype=torch.int64, device=device)
-        resting_width = widths[-2] if deepest > 1 else 0  # a token that has come to the last block never rests
+        # a token that has come to the last block never rests
+        resting_width = n_streams * shapes[-2].d_model if deepest > 1 else 0
         self._resting = torch.zeros(n_slots, resting_width, dtype=dtype, device=device)
         self._counts = np.zeros((n_sequences, deepest + 1), dtype=np.int64)
-        angles = rotary_angles(torch.arange(capacity, device=device), model.head_dim, model.rope_theta)
-        self._cos = torch.cat((angles.cos, angles.cos), -1).to(dtype)
-        self._sin = torch.cat((-angles.sin, angles.sin), -1).to(dtype)
+        positions = torch.arange(n_streams * capacity, device=device)
+        angles = rotary_angles(positions, model.head_dim, model.rope_theta, model.rope_scaling)
+        self._cos = torch.cat((angles.cos, angles.cos), -1).to(dtype)[:, 0]
+        self._sin = torch.cat((-angles.sin, angles.sin), -1).to(dtype)[:, 0]
 
     @property
     def device(self) -> torch.device:
@@ -127,18 +137,18 @@ class KVCache:
         """Records that all tokens of a sequence have come through block `depth`."""
         self._counts[row, 1 : depth + 1] = self._counts[row, 0]
 
-    def rest(self, slots_N: Tensor, x_ND: Tensor) -> None:
+    def rest(self, slots_N: Tensor, x_NW: Tensor) -> None:
         """Keeps the residual streams of tokens that stop before the last cached block."""
-        self._resting[:, : x_ND.shape[1]].index_copy_(0, slots_N, x_ND)
+        self._resting[:, : x_NW.shape[1]].index_copy_(0, slots_N, x_NW)
 
-    def take_up(self, slots_N: Tensor, d_model: int) -> Tensor:
-        """The residual streams of resting tokens, [N, d_model]."""
-        return self._resting[:, :d_model].index_select(0, slots_N)
+    def take_up(self, slots_N: Tensor, width: int) -> Tensor:
+        """The residual streams of resting tokens, [N, width]."""
+        return self._resting[:, :width].index_select(0, slots_N)
 
     def rotation(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
         """cos and signed sin of the given positions: x cos + (x with its halves swapped) sin turns x by its position's angle.
 
         Shapes:
-            [N, 1, 1, K] each.
+            [N, 1, K] each.
         """
         return self._cos.index_select(0, positions_N), self._sin.index_select(0, positions_N)

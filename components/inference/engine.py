@@ -5,14 +5,16 @@ new tokens start at block 1, older tokens that rested at a shallower depth go on
 been that deep already cost nothing. Prefill, decoding, changing depth in the middle of a text, verifying a draft: all are this one
 operation. Every block runs once per call, over the tokens of all sequences that need it.
 
-Shapes: N packed tokens, D width of the residual stream, V vocabulary.
+With Hidden Decoding, an engine runs the streams that its model runs when the engine is made (`Cascade.running`), and everything
+said of tokens holds: a token's rows come and go together.
+
+Shapes: N packed tokens, D width of the residual stream, W width of all rows of a token, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +22,8 @@ import torch
 from torch import Tensor
 
 from components.inference.attention import AttentionPlan
-from components.inference.block import BlockWeights, run_block
-from components.inference.cache import Indices, KVCache
-from components.models.blocks import Block
+from components.inference.cache import Indices
+from components.inference.streams import build_trunk
 from components.models.cascade import Cascade
 from components.models.repaired import Repaired
 
@@ -43,7 +44,7 @@ class Arrival:
     """The tokens of one sequence that came to its depth in this call, in order, ready to be read out there.
 
     Shapes:
-        x_ND: residual stream after `depth` blocks.
+        x_ND: residual stream after `depth` blocks, of the rows that predict.
     """
 
     depth: int
@@ -57,7 +58,7 @@ class _Packed:
     rows: Indices
     positions: Indices
     tokens_N: Tensor
-    x_ND: Tensor | None  # None before block 1
+    x_NW: Tensor | None  # None before block 1
 
 
 class Engine:
@@ -71,16 +72,12 @@ class Engine:
         """Allocates the cache; `deepest` is the deepest that any sequence will run, N unless given.
 
         Raises:
-            ValueError: the model has hidden-decoding streams, or a size is out of range.
+            ValueError: a size is out of range.
         """
-        check_streams(model)
-        weight = model.exit_at(1).norm.weight
         self.model = model
-        blocks = model.n_blocks if deepest is None else deepest
-        self.cache = KVCache(model.settings, n_sequences, capacity, blocks, weight.dtype, weight.device)
+        self._trunk = build_trunk(model, n_sequences, capacity, model.n_blocks if deepest is None else deepest)
+        self.cache = self._trunk.cache
         self.work = 0
-        self._weights = [BlockWeights.of(cast(Block, block)) for block in list(model.blocks)[: self.cache.deepest]]
-        self._junctions = {depth + 1 for depth in model.settings.exits}
 
     @torch.inference_mode()
     def advance(self, feeds: Sequence[Feed]) -> list[Arrival]:
@@ -102,16 +99,17 @@ class Engine:
                 packed, plan = joining if packed is None else _merge(packed, joining), None
             if packed is None:
                 continue
-            plan = plan or AttentionPlan(self.cache, packed.rows, packed.positions)
-            x_ND = self._run(packed, plan, depth)
-            packed.x_ND = x_ND
+            plan = plan or self._trunk.plan(packed.rows, packed.positions)
+            packed.x_NW = x_NW = self._trunk.run(depth, packed.x_NW, packed.tokens_N, plan)
+            self.work += len(packed.rows)
             done = {feed.row for feed in feeds if feed.depth == depth}
             if done:
                 groups = {row: packed.rows == row for row in done}
                 if depth < self.cache.deepest:
-                    self._rest(plan, x_ND, groups)
+                    self._rest(plan, x_NW, groups)
+                read_ND = self._trunk.read_out(x_NW, depth)
                 for row, chosen in groups.items():
-                    arrivals[row] = Arrival(depth, x_ND if chosen.all() else x_ND[_indices(chosen, x_ND)])
+                    arrivals[row] = Arrival(depth, read_ND if chosen.all() else read_ND[_indices(chosen, read_ND)])
                 packed, plan = _without(packed, groups), None
         for feed in feeds:
             self.cache.mark_passed(feed.row, feed.depth)
@@ -129,13 +127,6 @@ class Engine:
             logits |= dict(zip(members, parts, strict=True))
         return [logits[i] for i in range(len(arrivals))]
 
-    def _run(self, packed: _Packed, plan: AttentionPlan, depth: int) -> Tensor:
-        x_ND = packed.x_ND
-        if x_ND is None or depth in self._junctions:
-            x_ND = self.model.enter(x_ND, packed.tokens_N, depth)
-        self.work += len(packed.rows)
-        return run_block(self._weights[depth - 1], x_ND, plan, self.cache.blocks[depth - 1], self.model.settings.norm_eps)
-
     def _joining(self, rows: Sequence[int], depth: int) -> _Packed | None:
         """The tokens of these sequences that go on, or start, at block `depth`."""
         waiting = {row: self.cache.waiting(row, depth) for row in rows}
@@ -145,19 +136,17 @@ class Engine:
         packed_rows = np.repeat(list(waiting), [len(part) for part in waiting.values()])
         slots_N = torch.from_numpy(packed_rows * self.cache.capacity + positions).to(self.cache.device)
         tokens_N = self.cache.tokens.index_select(0, slots_N)
-        x_ND = None
-        if depth > 1:
-            x_ND = self.cache.take_up(slots_N, self.model.exit_at(depth - 1).head.in_features)
-        return _Packed(packed_rows, positions, tokens_N, x_ND)
+        x_NW = self.cache.take_up(slots_N, self._trunk.width_after(depth - 1)) if depth > 1 else None
+        return _Packed(packed_rows, positions, tokens_N, x_NW)
 
-    def _rest(self, plan: AttentionPlan, x_ND: Tensor, groups: dict[int, Chosen]) -> None:
+    def _rest(self, plan: AttentionPlan, x_NW: Tensor, groups: dict[int, Chosen]) -> None:
         """Keeps the residual streams of sequences that end here, above the last cached block."""
         chosen = np.logical_or.reduce(list(groups.values()))
         if chosen.all():
-            self.cache.rest(plan.slots_N, x_ND)
+            self.cache.rest(plan.slots_N, x_NW)
         else:
-            kept = _indices(chosen, x_ND)
-            self.cache.rest(plan.slots_N[kept], x_ND[kept])
+            kept = _indices(chosen, x_NW)
+            self.cache.rest(plan.slots_N[kept], x_NW[kept])
 
     def _check(self, feeds: Sequence[Feed]) -> None:
         if not feeds:
@@ -175,23 +164,8 @@ class Engine:
                 raise ValueError(f"sequence {feed.row}: all its {length} tokens have come to depth {feed.depth} already")
 
 
-def check_streams(model: Cascade) -> None:
-    """Refuses a model that feeds several rows per token.
-
-    Raises:
-        ValueError: it has hidden-decoding streams.
-    """
-    if model.settings.streams is not None:
-        raise ValueError("models with hidden-decoding streams cannot be decoded token by token yet; choose an arm without streams")
-
-
 def decodable_depths(model: Cascade) -> list[int]:
-    """Depths that can be decoded token by token: all but those that a repair block reads out, whose attention has no cache.
-
-    Raises:
-        ValueError: the model has hidden-decoding streams.
-    """
-    check_streams(model)
+    """Depths that can be decoded token by token: all but those that a repair block reads out, whose attention has no cache."""
     depths = range(1, model.n_blocks + 1)
     if isinstance(model, Repaired) and model.part == "block":
         return [depth for depth in depths if str(depth) not in model.repairs]
@@ -214,23 +188,23 @@ def check_depth(model: Cascade, depth: int) -> None:
 
 
 def _merge(packed: _Packed, joining: _Packed) -> _Packed:
-    if packed.x_ND is None or joining.x_ND is None:
+    if packed.x_NW is None or joining.x_NW is None:
         raise ValueError("tokens join a pass only after its first block")
     return _Packed(
         np.concatenate((joining.rows, packed.rows)),  # tokens that rested come before the new ones of their sequence
         np.concatenate((joining.positions, packed.positions)),
         torch.cat((joining.tokens_N, packed.tokens_N)),
-        torch.cat((joining.x_ND, packed.x_ND)),
+        torch.cat((joining.x_NW, packed.x_NW)),
     )
 
 
 def _without(packed: _Packed, groups: dict[int, Chosen]) -> _Packed | None:
     stay = ~np.logical_or.reduce(list(groups.values()))
-    if packed.x_ND is None or not stay.any():
+    if packed.x_NW is None or not stay.any():
         return None
-    kept = _indices(stay, packed.x_ND)
-    return _Packed(packed.rows[stay], packed.positions[stay], packed.tokens_N[kept], packed.x_ND[kept])
+    kept = _indices(stay, packed.x_NW)
+    return _Packed(packed.rows[stay], packed.positions[stay], packed.tokens_N[kept], packed.x_NW[kept])
 
 
-def _indices(chosen: Chosen, x_ND: Tensor) -> Tensor:
-    return torch.from_numpy(np.flatnonzero(chosen)).to(x_ND.device)
+def _indices(chosen: Chosen, like: Tensor) -> Tensor:
+    return torch.from_numpy(np.flatnonzero(chosen)).to(like.device)

@@ -77,6 +77,11 @@ class Cascade(nn.Module):
         """Numbers of Hidden Decoding streams that it is trained to run with, ascending: one alone, here."""
         return (1,)
 
+    @property
+    def n_running(self) -> int:
+        """Streams that it runs now (`running`)."""
+        return 1
+
     def running(self, n_streams: int, reads_all: bool = False) -> contextlib.AbstractContextManager[None]:
         """Within it, the model runs its last `n_streams` streams; `reads_all` reads out every one of them, not only the last."""
         return contextlib.nullcontext()

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,38 +35,49 @@ from components.models.stream_attention import Window, cross_attention, intra_at
 EVERY_ROW = slice(None)
 
 
+class BlockRule(NamedTuple):
+    """Which rows one block works on, and where they stand: the same for a whole pass and for decoding.
+
+    Attributes:
+        asking: rows that go through the block: all, or the last stream's.
+        read: rows that K and V are made of.
+        counts_tokens: whether positions are counted in tokens; else in rows.
+    """
+
+    kind: LayerKind
+    asking: slice
+    read: slice
+    counts_tokens: bool
+    window: Window | None
+
+
 @dataclass(frozen=True)
 class LayerRows:
     """How one block runs over the rows of a pass.
 
     Attributes:
-        asking: rows that go through the block: all, or the last stream's.
-        read: rows that K and V are made of.
         rotary: angles of all rows.
         documents_BT: number of each token's document when attention stays within documents.
     """
 
-    kind: LayerKind
+    rule: BlockRule
     n_streams: int
     n_tokens: int
-    asking: slice
-    read: slice
     rotary: Rotary
-    window: Window | None
     documents_BT: Tensor | None
 
     def asked(self, x_BQD: Tensor) -> Tensor:
         """The rows that go through the block, of all rows or already of those."""
-        return x_BQD if x_BQD.shape[1] == self.n_tokens else x_BQD[:, self.asking]
+        return x_BQD if x_BQD.shape[1] == self.n_tokens else x_BQD[:, self.rule.asking]
 
     def attend(self, q_BQHK: Tensor, k_BRHK: Tensor, v_BRHK: Tensor) -> Tensor:
         """Mixed values of the rows that ask, [B, Q, H, K]."""
-        if self.kind == "intra":
+        if self.rule.kind == "intra":
             mask = None if self.documents_BT is None else document_mask(self.documents_BT)
             return intra_attention(q_BQHK, k_BRHK, v_BRHK, self.n_tokens, mask)
         documents = None if self.documents_BT is None else self.documents_BT.repeat_interleave(self.n_streams, dim=1)
-        asking = range(self.n_streams * self.n_tokens)[self.asking]
-        return cross_attention(q_BQHK, k_BRHK, v_BRHK, asking, self.window, documents)
+        asking = range(self.n_streams * self.n_tokens)[self.rule.asking]
+        return cross_attention(q_BQHK, k_BRHK, v_BRHK, asking, self.rule.window, documents)
 
 
 class StreamBlock(Block):
@@ -86,12 +97,12 @@ class StreamBlock(Block):
         return out
 
     def _attention(self, normed_BQD: Tensor, context_BRD: Tensor, rows: LayerRows) -> Tensor:
-        attention = self.attention
-        if normed_BQD is context_BRD and rows.asking == rows.read == EVERY_ROW:
+        attention, rule = self.attention, rows.rule
+        if normed_BQD is context_BRD and rule.asking == rule.read == EVERY_ROW:
             q, k, v = attention.project(normed_BQD, rows.rotary)
         else:
-            q = attention.queries(rows.asked(normed_BQD), _angles(rows.rotary, rows.asking))
-            k, v = attention.keys_and_values(context_BRD[:, rows.read], _angles(rows.rotary, rows.read))
+            q = attention.queries(rows.asked(normed_BQD), _angles(rows.rotary, rule.asking))
+            k, v = attention.keys_and_values(context_BRD[:, rule.read], _angles(rows.rotary, rule.read))
         mixed: Tensor = attention.out(rows.attend(q, k, v).flatten(2))
         return mixed
 
@@ -114,6 +125,10 @@ class StreamedCascade(Cascade):
     @property
     def stream_counts(self) -> tuple[int, ...]:
         return self.streams.counts
+
+    @property
+    def n_running(self) -> int:
+        return self._n
 
     @contextlib.contextmanager
     def running(self, n_streams: int, reads_all: bool = False) -> Iterator[None]:
@@ -153,16 +168,17 @@ class StreamedCascade(Cascade):
                 contexts[depth] = block.attention_norm(x_BQD)
             if depth not in skipped:
                 source = self.streams.mirror_source(depth)
-                rotary = by_token if self._counts_tokens(depth) else by_row
-                rows = self._rows(depth, deepest, rotary, tokens_BT.shape[1], documents_BT)
+                rule = self.rule(depth, deepest)
+                rotary = by_token if rule.counts_tokens else by_row
+                rows = LayerRows(rule, self._n, tokens_BT.shape[1], rotary, documents_BT)
                 x_BQD = block(x_BQD, rows, None if source is None else contexts[source])
             if depth in depths:
                 yield depth, self._read_out(x_BQD, tokens_BT.shape[1])
 
     def fresh_slice(self, tokens_BT: Tensor, segment: int) -> Tensor:
-        """The segment's slice of every running stream's table, rows token-major: [B, n T, slice]."""
+        """The segment's slice of every running stream's table, rows token-major: [..., n T, slice] of tokens [..., T]."""
         tables = [self.embeddings, *(cast(nn.ModuleList, own) for own in self.stream_embeddings)][-self._n :]
-        return torch.stack([table[segment](tokens_BT) for table in tables], dim=2).flatten(1, 2)
+        return torch.stack([table[segment](tokens_BT) for table in tables], dim=-2).flatten(-3, -2)
 
     def _rotaries(self, tokens_BT: Tensor) -> tuple[Rotary, Rotary]:
         """Angles of all rows, their positions counted in rows and in tokens."""
@@ -170,13 +186,11 @@ class StreamedCascade(Cascade):
         rope = self.settings.head_dim, self.settings.rope_theta, self.settings.rope_scaling
         return rotary_angles(rows_R, *rope), rotary_angles(rows_R // self._n, *rope)
 
-    def _counts_tokens(self, depth: int) -> bool:
-        rule = self.streams.rope_rule
-        return rule == "logical" or (rule == "by_layer" and self.streams.layers[depth - 1] == "intra")
-
-    def _rows(self, depth: int, deepest: int, rotary: Rotary, n_tokens: int, documents_BT: Tensor | None) -> LayerRows:
+    def rule(self, depth: int, deepest: int) -> BlockRule:
+        """How block `depth` works on the rows of the running streams, in a pass that goes no deeper than `deepest`."""
         streams, n = self.streams, self._n
         kind = streams.layers[depth - 1]
+        counts_tokens = streams.rope_rule == "logical" or (streams.rope_rule == "by_layer" and kind == "intra")
         if n == 1 and kind == "cross_full":
             kind = "intra"  # the same, with one stream
         first, last = slice(0, None, n), slice(n - 1, None, n)
@@ -184,16 +198,8 @@ class StreamedCascade(Cascade):
         read = EVERY_ROW
         if kind == "intra" and n > 1:
             read = first if streams.kv == "shared" else last if is_last_only else EVERY_ROW
-        return LayerRows(
-            kind=kind,
-            n_streams=n,
-            n_tokens=n_tokens,
-            asking=last if is_last_only else EVERY_ROW,
-            read=read,
-            rotary=rotary,
-            window=_window(streams, n) if kind == "cross_local" else None,
-            documents_BT=documents_BT,
-        )
+        window = _window(streams, n) if kind == "cross_local" else None
+        return BlockRule(kind, last if is_last_only else EVERY_ROW, read, counts_tokens, window)
 
     def _is_last_only(self, depth: int, deepest: int) -> bool:
         """Whether streams 1..n-1 after this block reach no prediction."""

@@ -186,10 +186,3 @@ def test_bfloat16_weights_run_with_a_bfloat16_cache(depth: int) -> None:
     wanted = model.float()(tokens, depth)[0].detach()
     # bfloat16 keeps 8 bits: a few roundings of 0.4 % each, of logits up to about 5
     assert float((decoded.float() - wanted).abs().max()) < 0.03 * float(wanted.abs().max())
-
-
-def test_a_model_with_streams_is_refused() -> None:
-    model = _cascade()
-    model.settings = model.settings.model_copy(update={"streams": object()})
-    with pytest.raises(ValueError, match="streams"):
-        Engine(model, 1, 8)

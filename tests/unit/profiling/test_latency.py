@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from components.config.profile import Profile, SpeculationGrid
-from components.inference import engine
+from components.inference import trunk
 from components.inference.block import BlockWeights, run_block
 from components.inference.engine import decodable_depths
 from components.models.repaired import Repaired
@@ -112,7 +112,7 @@ def test_only_the_prefix_runs_in_the_timed_part_and_warm_up_is_left_out(monkeypa
         ran.append((x_ND.shape[1], len(x_ND)))
         return run_block(weights, x_ND, *others)
 
-    monkeypatch.setattr(engine, "run_block", noted)
+    monkeypatch.setattr(trunk, "run_block", noted)
 
     class Counting(Stopwatch):
         def seconds(self, operation: Callable[[], object]) -> float:

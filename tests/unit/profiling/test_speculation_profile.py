@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from components.config.profile import SpeculationGrid
-from components.inference import engine
+from components.inference import trunk
 from components.inference.block import run_block
 from components.inference.generate import Request
 from components.inference.speculative import Speculation
@@ -27,7 +27,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
         blocks_run.append(None)
         return run_block(*arguments)
 
-    monkeypatch.setattr(engine, "run_block", counted)
+    monkeypatch.setattr(trunk, "run_block", counted)
     return Stopwatch(lambda: None, lambda: float(len(blocks_run)))
 
 

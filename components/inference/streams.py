@@ -1,0 +1,137 @@
+"""The blocks of a model with Hidden Decoding streams over packed tokens: every token has a row per stream.
+
+Which rows a block works on, and what they see, is the model's own rule (`StreamedCascade.rule`) for a pass to the deepest block
+that the cache has. What cannot reach a prediction is not computed here either, but it is only the deepest cached block that leaves
+the other streams out: after any shallower one they are needed to go on.
+
+A mirrored block makes its keys and values from the input of an earlier block. They are made when tokens come through that one, so
+that nothing of its input has to be kept.
+
+Shapes: N packed tokens, M = N x rows, D width, W width of a token's rows together, H query heads, G key and value heads, K channels
+per head.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from components.inference.attention import OWN_ROW, AttentionPlan, Sight
+from components.inference.block import finish_block, norm, turn
+from components.inference.cache import Indices, KVCache
+from components.inference.trunk import Trunk
+from components.models.cascade import Cascade
+from components.models.streams import BlockRule, StreamedCascade
+
+
+class _Rows(NamedTuple):
+    """Some streams of every packed token: the angles of their rows."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+class StreamPlan(AttentionPlan):
+    """A plan whose tokens have a row per stream."""
+
+    def __init__(self, cache: KVCache, rows: Indices, positions: Indices, n_streams: int) -> None:
+        super().__init__(cache, rows, positions)
+        self._n_streams = n_streams
+        self._rotations: dict[tuple[range, bool], _Rows] = {}
+        self._slots: dict[int, Tensor] = {}
+
+    def rotation(self, streams: range, counts_tokens: bool) -> _Rows:
+        """Angles of the rows of these streams, token by token."""
+        key = streams, counts_tokens
+        if key not in self._rotations:
+            stream = torch.tensor([0 if counts_tokens else number for number in streams], device=self.positions_N.device)
+            unit = 1 if counts_tokens else self._n_streams
+            positions_M = (self.positions_N[:, None] * unit + stream).flatten()
+            self._rotations[key] = _Rows(*self._cache.rotation(positions_M))
+        return self._rotations[key]
+
+    def slots(self, n_rows: int) -> Tensor:
+        """Where a block that keeps so many rows of a token puts them."""
+        if n_rows not in self._slots:
+            self._slots[n_rows] = (self.slots_N[:, None] * n_rows + torch.arange(n_rows, device=self.slots_N.device)).flatten()
+        return self._slots[n_rows]
+
+
+class StreamedTrunk(Trunk):
+    """A streamed model's first blocks, with the streams that it runs when this is made."""
+
+    model: StreamedCascade
+
+    def _new_cache(self, n_sequences: int, capacity: int, deepest: int) -> KVCache:
+        model, self._n = self.model, self.model.n_running
+        self._rules = [model.rule(depth, deepest) for depth in range(1, deepest + 1)]
+        sources = ((model.streams.mirror_source(depth), depth) for depth in range(1, deepest + 1))
+        self._mirrors = {source: depth for source, depth in sources if source is not None}
+        weight = model.exit_at(1).norm.weight
+        rows = [len(self._streams(rule.read)) for rule in self._rules]
+        return KVCache(model.settings, n_sequences, capacity, deepest, weight.dtype, weight.device, self._n, rows)
+
+    def plan(self, rows: Indices, positions: Indices) -> StreamPlan:
+        return StreamPlan(self.cache, rows, positions, self._n)
+
+    def run(self, depth: int, x_NW: Tensor | None, tokens_N: Tensor, plan: StreamPlan) -> Tensor:  # type: ignore[override]
+        x_MD = self._enter(depth, x_NW, tokens_N)
+        rule, weights = self._rules[depth - 1], self._weights[depth - 1]
+        shape, n_tokens = weights.shape, len(tokens_N)
+        normed_MD = norm(x_MD, weights.attention_norm, shape.norm_eps)
+        if self.model.streams.mirror_source(depth) is None:
+            self._keep(depth, normed_MD, plan)
+        if depth in self._mirrors:
+            self._keep(self._mirrors[depth], normed_MD, plan)
+        q_MHK = self._asked(normed_MD, rule, n_tokens)
+        q_MHK = F.linear(q_MHK, weights.qkv[: shape.d_queries]).view(-1, shape.n_heads, shape.head_dim)
+        if weights.q_norm is not None:
+            q_MHK = norm(q_MHK, weights.q_norm, shape.norm_eps)
+        turn(q_MHK, *plan.rotation(self._streams(rule.asking), rule.counts_tokens))
+        mixed_MD = plan.mix(q_MHK, self.cache.blocks[depth - 1], self._sight(rule))
+        return finish_block(weights, self._asked(x_MD, rule, n_tokens), mixed_MD).view(n_tokens, -1)
+
+    def width_after(self, depth: int) -> int:
+        return super().width_after(depth) * len(self._streams(self._rules[depth - 1].asking))
+
+    def read_out(self, x_NW: Tensor, depth: int) -> Tensor:
+        x_NSD = x_NW.view(len(x_NW), -1, super().width_after(depth))
+        return x_NSD.sum(dim=1) if self.model.streams.supervision == "sum" else x_NSD[:, -1]
+
+    def _enter(self, depth: int, x_NW: Tensor | None, tokens_N: Tensor) -> Tensor:
+        x_MD = None if x_NW is None else x_NW.view(-1, super().width_after(depth - 1))
+        with self.model.running(self._n):
+            return self.model.enter(x_MD, tokens_N, depth)
+
+    def _keep(self, depth: int, normed_MD: Tensor, plan: StreamPlan) -> None:
+        """Puts the keys and values that block `depth` makes of normed rows, all streams of every token, into the cache."""
+        rule, weights = self._rules[depth - 1], self._weights[depth - 1]
+        shape, streams = weights.shape, self._streams(rule.read)
+        kv = F.linear(normed_MD[rule.read], weights.qkv[shape.d_queries :]).view(-1, 2, shape.n_kv_heads, shape.head_dim)
+        if weights.k_norm is not None:
+            kv[:, 0] = norm(kv[:, 0], weights.k_norm, shape.norm_eps)
+        turn(kv[:, 0], *plan.rotation(streams, rule.counts_tokens))
+        self.cache.blocks[depth - 1].index_copy_(1, plan.slots(len(streams)), kv.transpose(0, 1))
+
+    def _asked(self, x_MD: Tensor, rule: BlockRule, n_tokens: int) -> Tensor:
+        """The rows that go through a block, of all rows or already of those."""
+        return x_MD if len(x_MD) == n_tokens else x_MD[rule.asking]
+
+    def _streams(self, rows: slice) -> range:
+        """Numbers of the streams that a choice of rows takes of every token."""
+        return range(self._n)[rows]
+
+    def _sight(self, rule: BlockRule) -> Sight:
+        asking, read = len(self._streams(rule.asking)), len(self._streams(rule.read))
+        if rule.kind == "intra":
+            return OWN_ROW if asking == read else Sight(asking, read)
+        return Sight(asking, read, rule.window)
+
+
+def build_trunk(model: Cascade, n_sequences: int, capacity: int, deepest: int) -> Trunk:
+    """The trunk of a model, with or without streams."""
+    kind = StreamedTrunk if isinstance(model, StreamedCascade) else Trunk
+    return kind(model, n_sequences, capacity, deepest)

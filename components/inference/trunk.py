@@ -1,0 +1,59 @@
+"""The blocks of a cascade over packed tokens, one row a token, and the cache that they work on.
+
+`streams.py` has the same for models that run several rows a token: the engine sees only what is here.
+
+Shapes: N packed tokens, D width of the residual stream, W width of a token's rows together (D with one row).
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor
+
+from components.inference.attention import AttentionPlan
+from components.inference.block import BlockWeights, run_block
+from components.inference.cache import Indices, KVCache
+from components.models.blocks import Block
+from components.models.cascade import Cascade
+
+
+class Trunk:
+    """A model's first blocks.
+
+    Attributes:
+        cache: of one batch of sequences.
+    """
+
+    def __init__(self, model: Cascade, n_sequences: int, capacity: int, deepest: int) -> None:
+        """Allocates the cache.
+
+        Raises:
+            ValueError: a size is out of range.
+        """
+        self.model = model
+        self.cache = self._new_cache(n_sequences, capacity, deepest)
+        self._weights = [BlockWeights.of(cast(Block, block)) for block in list(model.blocks)[:deepest]]
+        self._entries = {1, *(depth + 1 for depth in model.settings.exits)}
+
+    def _new_cache(self, n_sequences: int, capacity: int, deepest: int) -> KVCache:
+        weight = self.model.exit_at(1).norm.weight
+        return KVCache(self.model.settings, n_sequences, capacity, deepest, weight.dtype, weight.device)
+
+    def plan(self, rows: Indices, positions: Indices) -> AttentionPlan:
+        """How tokens at these places attend."""
+        return AttentionPlan(self.cache, rows, positions)
+
+    def run(self, depth: int, x_NW: Tensor | None, tokens_N: Tensor, plan: AttentionPlan) -> Tensor:
+        """The tokens' rows after block `depth`; None before block 1."""
+        if depth in self._entries:
+            x_NW = self.model.enter(x_NW, tokens_N, depth)
+        return run_block(self._weights[depth - 1], cast(Tensor, x_NW), plan, self.cache.blocks[depth - 1])
+
+    def width_after(self, depth: int) -> int:
+        """W after block `depth`."""
+        return self._weights[depth - 1].shape.d_model
+
+    def read_out(self, x_NW: Tensor, depth: int) -> Tensor:
+        """What predicts after block `depth`, [N, D]."""
+        return x_NW
