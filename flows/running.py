@@ -16,8 +16,11 @@ from prefect.futures import PrefectConcurrentFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from components.config.loader import load_study
+from components.config.problems import ResultsError
 from components.config.schema import Runtime
-from flows.arms_table import arms_table
+from components.reporting.analysis import Analysis
+from components.reporting.load import load_results
+from components.reporting.tables import arms_table
 from tasks import supervisor
 from tasks.ray_head import ray_head
 from tasks.stage import StageFailedError, StudyGraph, kind_of, run_dvc_stage, stage_environment, study_graph
@@ -68,9 +71,13 @@ def run_stages(arms: Iterable[str] = (), stages: Iterable[str] = (), max_paralle
 
 def publish_results() -> None:
     """Leaves the table of arms and a link to the report with the flow run."""
-    study = load_study(PARAMS)
-    table = arms_table(tuple(study.models), ROOT / "artifacts")
-    create_table_artifact(key="arms", table=table, description="The arms of the study")
+    try:
+        table = arms_table(Analysis(load_results(load_study(PARAMS), ROOT / "artifacts")))
+    except ResultsError as error:  # a failed run has holes, or results of other parameters beside its own
+        get_run_logger().warning("no table of arms: %s", error)
+    else:
+        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        create_table_artifact(key="arms", table=rows, description=table.note)
     if REPORT.exists():
         create_link_artifact(key="report", link=REPORT.as_uri(), link_text=str(REPORT), description="The report")
 

@@ -14,6 +14,7 @@ import numpy as np
 from components.results import Record
 
 MANIFEST_FILE = "manifest.json"
+IGNORED = -100  # label of a position that does not count
 
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")

@@ -20,10 +20,9 @@ from pydantic import ValidationError
 
 from components.config.problems import DataError
 from components.data.checked_arrow import CheckedFile
-from components.data.manifest import RowsHeader
+from components.data.manifest import IGNORED, RowsHeader
 
 HEADER_KEY = b"telescopic_study.rows"
-IGNORED = -100
 
 Ints = npt.NDArray[np.int64]
 

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import LinearCrossEntropyOptions
 
-IGNORED = -100
+from components.data.manifest import IGNORED
+
 CHUNK_TOKENS = 256  # measured: as fast as whole logits at V = 1,024, faster at V = 49,152
 OWN_CHUNK_TOKENS = 64  # with a teacher, three arrays of a chunk's logits are held at once
 OWN_CHUNK_LOGITS = 2**21  # fewer tokens a chunk when the vocabulary is large

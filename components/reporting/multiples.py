@@ -6,7 +6,7 @@ Easy to get wrong: a value that is not finite has no point in a panel of accurac
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from components.reporting.analysis import Analysis
 from components.reporting.curves import Panel, depth_axis, draw_lines, draw_points, panels
 from components.reporting.figures import FAINT, INK, Figure, Look, canvas, finish, legend_below, looks, to_csv
 from components.reporting.load import ArmResults
+from components.results import SeedBenchmarks
 
 _COLUMNS = 2
 _PANEL_HEIGHT = 1.75  # inches
@@ -57,7 +58,7 @@ def _benchmark_figure(analysis: Analysis, comparisons: Sequence[Comparison], pan
             "that the arm never trains. A twin is a point at its own depth."
         )
         alt = "Accuracy over depth for each benchmark, for " + ", ".join(arm.name for arm in panel.arms)
-        data = _benchmark_csv(analysis, panel.arms, comparisons)
+        data = _csv(analysis, panel.arms, comparisons, _BENCHMARK_COLUMNS, _benchmark_rows)
         return finish(drawing, f"benchmarks{panel.suffix}", f"Accuracy over depth{panel.title}", alt, caption, data)
 
 
@@ -77,7 +78,7 @@ def _corpora_figure(analysis: Analysis, comparisons: Sequence[Comparison], panel
             "the upper edge: off the scale or not finite."
         )
         alt = "Bits per byte over depth for each corpus, for " + ", ".join(arm.name for arm in panel.arms)
-        data = _corpora_csv(analysis, panel.arms, comparisons)
+        data = _csv(analysis, panel.arms, comparisons, _CORPUS_COLUMNS, _corpus_rows)
         return finish(drawing, f"out_of_domain{panel.suffix}", f"Bits per byte of other corpora{panel.title}", alt, caption, data)
 
 
@@ -138,35 +139,33 @@ def _decorate(axes: Any, analysis: Analysis, comparison: Comparison, title: str)
     axes.set_xlabel("depth k", fontsize=9)
 
 
-def _benchmark_csv(analysis: Analysis, arms: Sequence[ArmResults], comparisons: Sequence[Comparison]) -> str:
-    """Every metric of every seed, depth and number of streams of the arms that are compared."""
+def _csv(
+    analysis: Analysis,
+    arms: Sequence[ArmResults],
+    comparisons: Sequence[Comparison],
+    columns: Sequence[str],
+    rows_of: Callable[[SeedBenchmarks, str, str], Iterable[tuple[object, ...]]],
+) -> str:
+    """What `rows_of` makes of (seed, name of the comparison, arm), for every seed of the arms that are compared."""
     rows: list[tuple[object, ...]] = []
     for one in comparisons:
         for arm in (arm for arm in arms if arm.name in one.arms):
             for seed in analysis.results.benchmarks[arm.name].seeds:
-                scores = next(scores for scores in seed.benchmarks if scores.benchmark == one.name)
-                rows += [
-                    (
-                        *(one.name, scores.task_version, arm.name, seed.seed, cell.depth, cell.n_streams),
-                        *(metric.metric, metric.normalised_by, metric.value, metric.stderr, scores.n, scores.chance),
-                    )
-                    for cell in scores.depths
-                    for metric in cell.metrics
-                ]
-    return to_csv(_BENCHMARK_COLUMNS, rows)
+                rows += rows_of(seed, one.name, arm.name)
+    return to_csv(columns, rows)
 
 
-def _corpora_csv(analysis: Analysis, arms: Sequence[ArmResults], comparisons: Sequence[Comparison]) -> str:
-    rows: list[tuple[object, ...]] = []
-    for one in comparisons:
-        for arm in (arm for arm in arms if arm.name in one.arms):
-            for seed in analysis.results.benchmarks[arm.name].seeds:
-                scores = next(scores for scores in seed.corpora if scores.corpus == one.name)
-                rows += [
-                    (
-                        *(one.name, arm.name, seed.seed, cell.depth, cell.n_streams),
-                        *(cell.bits_per_byte, cell.nll_nats, scores.n_tokens, scores.n_bytes),
-                    )
-                    for cell in scores.depths
-                ]
-    return to_csv(_CORPUS_COLUMNS, rows)
+def _benchmark_rows(seed: SeedBenchmarks, name: str, arm: str) -> Iterator[tuple[object, ...]]:
+    """Every metric of every depth and number of streams."""
+    scores = next(scores for scores in seed.benchmarks if scores.benchmark == name)
+    for cell in scores.depths:
+        for metric in cell.metrics:
+            where = (name, scores.task_version, arm, seed.seed, cell.depth, cell.n_streams)
+            yield (*where, metric.metric, metric.normalised_by, metric.value, metric.stderr, scores.n, scores.chance)
+
+
+def _corpus_rows(seed: SeedBenchmarks, name: str, arm: str) -> Iterator[tuple[object, ...]]:
+    scores = next(scores for scores in seed.corpora if scores.corpus == name)
+    for cell in scores.depths:
+        where = (name, arm, seed.seed, cell.depth, cell.n_streams)
+        yield (*where, cell.bits_per_byte, cell.nll_nats, scores.n_tokens, scores.n_bytes)
