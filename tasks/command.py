@@ -13,13 +13,20 @@ from typing import Any, NoReturn
 
 from components.config.problems import StudyError, disk_trouble
 
+EXIT_MACHINE = 1  # a machine failed, or there is a bug; a retry may help
 EXIT_MISTAKE = 2  # the user's input is wrong; a retry cannot help
 EXIT_INTERRUPTED = 130  # stopped by Ctrl-C or SIGTERM; running it again goes on where it was
 STATUS_FILE = "STUDY_STATUS_FILE"  # environment: where the command leaves its exit code, which DVC does not pass on
 
 
+class MachineError(RuntimeError):
+    """A machine failed, not the user; what was saved is kept, and trying again may help."""
+
+
 def run_command(main: Callable[[], None]) -> NoReturn:
-    """Runs a command and exits: 0, 2 with one message for a `StudyError`, 130 when interrupted; else the traceback."""
+    """Runs a command and exits: 0; 2 with one message for a `StudyError`, 1 for a `MachineError`, 130 when interrupted; else the
+    traceback.
+    """
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         with disk_trouble():
@@ -28,6 +35,10 @@ def run_command(main: Callable[[], None]) -> NoReturn:
         print(f"error: {error}", file=sys.stderr)
         _leave_status(EXIT_MISTAKE, str(error))
         sys.exit(EXIT_MISTAKE)
+    except MachineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        _leave_status(EXIT_MACHINE, str(error))
+        sys.exit(EXIT_MACHINE)
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on where it stopped", file=sys.stderr)
         _leave_status(EXIT_INTERRUPTED, "interrupted")

@@ -43,7 +43,7 @@ def ray_head() -> Iterator[None]:
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port", str(port)]
     command += ["--node-ip-address", "127.0.0.1", "--include-dashboard=false", "--disable-usage-stats", "--temp-dir", folder]
     command += ["--object-store-memory", str(OBJECT_STORE_BYTES)]
-    process = supervisor.start_supervised(command, env={**os.environ, **settings})
+    process = supervisor.start_supervised(command, env={**os.environ, **settings}, serves_others=True)
     try:
         _wait_for_head(process)
         settings["RAY_ADDRESS"] = f"127.0.0.1:{port}"

@@ -24,12 +24,17 @@ from pathlib import Path
 from typing import Any
 
 from components.config.problems import ConfigError, StudyError
+from tasks.command import MachineError
 from tasks.ray_head import OBJECT_STORE_BYTES, private_settings, probe_address
 
 Report = Callable[[Mapping[str, Any]], None]
 Job = Callable[[Report], Mapping[str, Any]]
 
 WAIT_SECONDS = "1e7"  # what a group waits for its CPUs while other arms hold them; that it can ever get them is checked first
+LOST_REMEDY = (
+    "something outside ended it, most often the system for want of memory (`dmesg` tells); lower runtime.micro_batch_rows or "
+    "runtime.parallel_stages, or use more memory; the next run goes on from the newest checkpoint"
+)
 WORKER_RESTARTS = 2  # times a job is started again after a worker was lost (killed, out of memory, machine gone)
 
 
@@ -48,7 +53,7 @@ class Resources:
     device: str
 
 
-class WorkerLostError(RuntimeError):
+class WorkerLostError(MachineError):
     """A worker process died, or lost its peers; the job itself did not fail."""
 
 
@@ -91,7 +96,7 @@ class RaySession:
                     return launch(job, self.resources, self.device, progress)
             except WorkerLostError as error:
                 if restarts == WORKER_RESTARTS:
-                    raise
+                    raise WorkerLostError(f"{error}, {restarts + 1} times; {LOST_REMEDY}") from None
                 restarts += 1
                 print(f"{error}; starting again from the newest checkpoint ({restarts} of {WORKER_RESTARTS})", file=sys.stderr)
             self.close()  # survivors of a broken group would keep their CPUs

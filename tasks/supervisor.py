@@ -21,11 +21,12 @@ from pathlib import Path
 from types import FrameType
 
 POLL_SECONDS = 0.2
-GRACE_SECONDS = 8.0  # between SIGTERM and SIGKILL; a Ray head needs about 3
+GRACE_SECONDS = 20.0  # between SIGTERM and SIGKILL; training ends its step within 15
+HELPER_SECONDS = 5.0  # the same for what is left of it afterwards; a Ray needs about 3
 PR_SET_CHILD_SUBREAPER = 36
 
 _stopping = threading.Event()
-_children: set[subprocess.Popen[str]] = set()
+_children: dict[subprocess.Popen[str], bool] = {}  # does the process serve the others?
 _lock = threading.Lock()
 
 
@@ -34,9 +35,12 @@ class StoppingError(RuntimeError):
 
 
 def start_supervised(
-    command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None
+    command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None, serves_others: bool = False
 ) -> subprocess.Popen[str]:
     """The command under a supervisor that watches this process; stdout carries both its output streams, as text.
+
+    Args:
+        serves_others: the other commands work on it (a Ray head): it is stopped after them.
 
     Raises:
         StoppingError: after `stop_supervised`: this process is on its way out.
@@ -58,27 +62,29 @@ def start_supervised(
             errors="replace",
             start_new_session=True,
         )
-        _children.add(process)
+        _children[process] = serves_others
     return process
 
 
 def forget(process: subprocess.Popen[str]) -> None:
     """Takes a process that has ended off the list of those to stop."""
     with _lock:
-        _children.discard(process)
+        _children.pop(process, None)
 
 
 def stop_supervised(wait_seconds: float = 2 * GRACE_SECONDS) -> None:
     """Ends everything that `start_supervised` started and that still runs, and refuses new starts."""
     with _lock:
         _stopping.set()
-        running = [process for process in _children if process.poll() is None]
-    for process in running:
-        process.terminate()
+        running = {process: serves for process, serves in _children.items() if process.poll() is None}
     deadline = time.monotonic() + wait_seconds
-    for process in running:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=max(0.1, deadline - time.monotonic()))
+    for turn in (False, True):
+        ending = [process for process, serves in running.items() if serves == turn]
+        for process in ending:
+            process.terminate()
+        for process in ending:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=max(0.1, deadline - time.monotonic()))
 
 
 def supervise(command: Sequence[str], parent: int) -> int:
@@ -115,14 +121,28 @@ class _StopRequest:
 
 
 def _end_everything(child: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to all that is left, SIGKILL after the grace time, until nothing is left."""
+    """SIGTERM to the command's own group, then to all that is left (a Ray that it works on); SIGKILL after the grace time."""
     deadline = time.monotonic() + GRACE_SECONDS
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGTERM)
+    while _reap(child) and _has_group(child.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
     _signal_all(child, signal.SIGTERM)
+    deadline = max(deadline, time.monotonic() + HELPER_SECONDS)
     while _reap(child):
         if time.monotonic() > deadline:
             _signal_all(child, signal.SIGKILL)
         time.sleep(0.05)
     child.wait()
+
+
+def _has_group(group: int) -> bool:
+    """Does any descendant that lives belong to the process group?"""
+    for pid in _descendants(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(pid) == group:
+                return True
+    return False
 
 
 def _reap(child: subprocess.Popen[bytes]) -> bool:

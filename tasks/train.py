@@ -1,14 +1,17 @@
 """Stages `train`, `repair`, `expand` and `control`: trains one arm once per seed, on Ray, and writes the models and what they cost.
 
-Stopped at any moment and started again, it goes on from the newest checkpoint of each seed under `runs/`.
+Stopped at any moment and started again, it goes on from the newest checkpoint of each seed under `runs/`. SIGTERM and Ctrl-C let it
+end the step at hand and save.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -58,8 +61,10 @@ def main() -> None:
 def train_seed(run: TrainingRun, session: RaySession) -> SeedCost:
     """Trains one seed on the Ray session that is open, with a progress bar, and returns what it cost."""
     from components.results import SeedCost
+    from tasks.stopping import gentle_stop
 
-    with progress_bar(run.arm.training.steps, f"train {run.arm.name} seed {run.seed}", "step") as bar:
+    name = f"train {run.arm.name} seed {run.seed}"
+    with progress_bar(run.arm.training.steps, name, "step") as bar, gentle_stop(run.run_dir):
         result = session.run(partial(run_on_worker, run), run.run_dir, partial(_show, bar))
     return SeedCost.model_validate_json(json.dumps(result))
 
@@ -68,6 +73,7 @@ def run_on_worker(run: TrainingRun, report: Report) -> dict[str, Any]:
     """What every Ray worker executes: the training loop, with this worker's share of threads."""
     import torch
 
+    from components.config.problems import disk_trouble
     from components.training.run import run_training
 
     torch.set_num_threads(run.runtime.threads_per_worker)
@@ -75,10 +81,30 @@ def run_on_worker(run: TrainingRun, report: Report) -> dict[str, Any]:
     def tell(progress: Progress) -> None:
         report(asdict(progress))
 
-    return run_training(run, tell).model_dump(mode="json")
+    with warnings_told(report), disk_trouble(run.run_dir):
+        return run_training(run, tell).model_dump(mode="json")
+
+
+@contextlib.contextmanager
+def warnings_told(report: Report) -> Iterator[None]:
+    """Inside the block, what the components warn of is reported too: a worker's own output goes nowhere."""
+
+    class ToDriver(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            report({"warning": record.getMessage()})
+
+    handler, components = ToDriver(logging.WARNING), logging.getLogger("components")
+    components.addHandler(handler)
+    try:
+        yield
+    finally:
+        components.removeHandler(handler)
 
 
 def _show(bar: Any, progress: Mapping[str, Any]) -> None:
+    if "warning" in progress:
+        bar.write(f"{bar.desc}: warning: {progress['warning']}", file=sys.stderr)
+        return
     if bar.n == 0 and progress["resumed_from"]:
         bar.initial = bar.n = progress["resumed_from"]
         bar.write(f"{bar.desc}: goes on from step {bar.n}", file=sys.stderr)

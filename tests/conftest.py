@@ -9,6 +9,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--chaos-seed", type=int, default=None, help="runs the long rehearsals of tests/chaos, at moments drawn from it"
+    )
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the repository."""

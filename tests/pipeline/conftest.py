@@ -5,27 +5,12 @@ The mark keeps other users' Rays on the machine from being taken for leftovers.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from workspace import Workspace, write_corpus
-
-COPIED = (
-    "components",
-    "tasks",
-    "flows",
-    "scales",
-    ".dvc",
-    "dvc.yaml",
-    ".dvcignore",
-    ".gitignore",
-    "pyproject.toml",
-    "prefect.toml",
-)
+from workspace import Workspace, tiny_study
 
 
 @pytest.fixture(autouse=True)
@@ -36,20 +21,7 @@ def run_mark(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def make_workspace(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Workspace]:
     def make(name: str) -> Workspace:
-        root = tmp_path_factory.mktemp(name) / "a study"  # a path with a space, as users have them
-        root.mkdir()
-        for part in COPIED:
-            source = repository / part
-            if source.is_dir():
-                shutil.copytree(source, root / part, ignore=shutil.ignore_patterns("__pycache__", "tmp", "cache", "config.local"))
-            else:
-                shutil.copyfile(source, root / part)
-        write_corpus(root / "corpus")
-        workspace = Workspace(root)
-        shutil.copyfile(root / "scales" / "tiny.yaml", root / "params.yaml")
-        workspace.edit("    kind: sotu ", "    kind: files\n    paths: ['corpus/*.txt']\n    text_column: text ")
-        subprocess.run(["git", "init", "--quiet", "."], cwd=root, check=True)
-        return workspace
+        return tiny_study(repository, tmp_path_factory.mktemp(name) / "a study")  # a path with a space, as users have them
 
     return make
 

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
+COPIED = (
+    "components",
+    "tasks",
+    "flows",
+    "scales",
+    ".dvc",
+    "dvc.yaml",
+    ".dvcignore",
+    ".gitignore",
+    "pyproject.toml",
+    "prefect.toml",
+)
 TOOL_SETTINGS = ("RAY_", "MLFLOW_", "PREFECT_", "DVC_")
 WORDS = "the a cold warm river stone runs falls over under near far from old new mill town and then again"
 
@@ -44,12 +59,12 @@ class Workspace:
         assert done.returncode == expected, done.stdout
         return done.stdout
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """The command in the background, in a session of its own; its lines come through stdout."""
+    def start(self, *arguments: str, settings: Mapping[str, str] = MappingProxyType({})) -> subprocess.Popen[str]:
+        """The command in the background, in a session of its own, with more environment; its lines come through stdout."""
         return subprocess.Popen(
             [sys.executable, "-m", *arguments],
             cwd=self.root,
-            env=self.environment(),
+            env={**self.environment(), **settings},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -63,6 +78,23 @@ class Workspace:
         text = params.read_text(encoding="utf-8")
         assert text.count(old) == 1
         params.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def tiny_study(repository: Path, root: Path) -> Workspace:
+    """A copy of the repository with the tiny scale and a corpus of its own."""
+    root.mkdir()
+    for part in COPIED:
+        source = repository / part
+        if source.is_dir():
+            shutil.copytree(source, root / part, ignore=shutil.ignore_patterns("__pycache__", "tmp", "cache", "config.local"))
+        else:
+            shutil.copyfile(source, root / part)
+    write_corpus(root / "corpus")
+    workspace = Workspace(root)
+    shutil.copyfile(root / "scales" / "tiny.yaml", root / "params.yaml")
+    workspace.edit("    kind: sotu ", "    kind: files\n    paths: ['corpus/*.txt']\n    text_column: text ")
+    subprocess.run(["git", "init", "--quiet", "."], cwd=root, check=True)
+    return workspace
 
 
 def write_corpus(folder: Path) -> None:

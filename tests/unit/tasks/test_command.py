@@ -13,10 +13,11 @@ import pytest
 SCRIPT = """
 import os, signal
 from components.config.problems import DataError
-from tasks.command import run_command
+from tasks.command import MachineError, run_command
 def fine(): pass
 def wrong(): raise DataError("rows.arrow: truncated")
 def stopped(): os.kill(os.getpid(), signal.SIGTERM); signal.pause()
+def lost(): raise MachineError("the worker was lost")
 def broken(): raise ValueError("a bug")
 run_command({})
 """
@@ -28,6 +29,7 @@ run_command({})
         ("fine", 0, {"code": 0, "message": ""}, ""),
         ("wrong", 2, {"code": 2, "message": "rows.arrow: truncated"}, "error: rows.arrow: truncated"),
         ("stopped", 130, {"code": 130, "message": "interrupted"}, "interrupted; run the same command again"),
+        ("lost", 1, {"code": 1, "message": "the worker was lost"}, "error: the worker was lost"),
         ("broken", 1, None, "ValueError: a bug"),
     ],
 )
