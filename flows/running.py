@@ -28,8 +28,8 @@ from tasks.stage import StageFailedError, StudyGraph, kind_of, run_dvc_stage, st
 ROOT = Path(__file__).resolve().parents[1]
 PARAMS = ROOT / "params.yaml"
 TRAINING_STAGES = ("train", "repair", "expand", "control")
-EVALUATION_STAGES = ("evaluate", "evaluate-repair", "evaluate-expansion", "evaluate-control")
-PROFILE_STAGES = ("profile", "profile-repair", "profile-control")  # run alone: they time
+EVALUATION_STAGES = ("evaluate", "evaluate-backbone", "evaluate-repair", "evaluate-expansion", "evaluate-control")
+PROFILE_STAGES = ("profile", "profile-backbone", "profile-repair", "profile-expansion", "profile-control")  # run alone: they time
 HELD_BACK = "not run: a stage it needs failed"
 REPORT = ROOT / "artifacts" / "report" / "index.html"
 

@@ -51,7 +51,8 @@ class FileTokenizer(Section):
 
     kind: Literal["file"]
     path: str = Field(min_length=1, description="a tokenizer.json, its folder, or a hub id (`id@revision` pins it)")
-    vocab_size: int = Field(ge=2, description="entries the file must have; checked on load")
+    vocab_size: int = Field(ge=2, description="entries the file must have, and padding; checked on load")
+    padding: int = Field(default=0, ge=0, description="spare rows of a checkpoint's tables past the tokenizer's entries (Qwen3)")
     eos_token: str = Field(min_length=1, description="token that ends a document, e.g. <|endoftext|>")
 
 

@@ -1,8 +1,8 @@
 """Resolves the sections `expansions` and `controls` of the parameter file into arms.
 
-An expansion starts from an arm or an earlier expansion, goes on with its objective, and reads the batches that follow those its
-base has read. A control starts from the same arm, has no streams, and gets as many tokens, or FLOPs, as the expansions it stands
-beside.
+An expansion starts from an arm, a backbone or an earlier expansion, goes on with its objective unless it has its own, and reads
+the batches that follow those its base has read. A control starts from the same arm or backbone, has no streams, and gets as many
+tokens, or FLOPs, as the expansions it stands beside.
 """
 
 from __future__ import annotations
@@ -13,23 +13,29 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from components.config.problems import Problem
-from components.config.schema import Arm, ControlBlock, ExpansionBlock, Model, StudyFile, Training
+from components.config.schema import Arm, ControlBlock, ExpansionBlock, Model, ObjectiveSettings, StudyFile, Training
 from components.config.streams import Streams
 
 Validate = Callable[[Any, object, str, list[Problem]], Any]
+TypeObjective = Callable[[object, str, list[Problem]], ObjectiveSettings | None]
 
 
 class ExpansionResolver:
     """Resolves one file's expansions and controls, in their order in the file."""
 
-    def __init__(self, file: StudyFile, arms: Mapping[str, Arm], taken: frozenset[str], validate: Validate) -> None:
-        """A resolver over the file's resolved arms.
+    def __init__(
+        self, file: StudyFile, arms: Mapping[str, Arm], taken: frozenset[str], validate: Validate, type_objective: TypeObjective
+    ) -> None:
+        """A resolver over the file's resolved arms and backbones.
 
         Args:
-            taken: names of arms and repairs.
+            arms: arms and backbones.
+            taken: names of arms, backbones and repairs.
             validate: (schema, raw, key, problems) to the section, or None when it extends `problems`.
+            type_objective: (raw, key, problems) to the settings of an objective, or None likewise.
         """
-        self._file, self._arms, self._taken, self._validate = file, arms, taken, validate
+        self._file, self._arms, self._taken = file, arms, taken
+        self._validate, self._type_objective = validate, type_objective
         self.expansions: dict[str, Arm] = {}
         self.problems: list[Problem] = []
 
@@ -47,27 +53,40 @@ class ExpansionResolver:
 
     def _expansion(self, name: str, block: ExpansionBlock) -> Arm | None:
         at, known = f"expansions.{name}", {**self._arms, **self.expansions}
-        base = self._find(f"{at}.base", block.base, known, "an arm or an earlier expansion")
+        base = self._find(f"{at}.base", block.base, known, "an arm, a backbone or an earlier expansion")
         if base is None:
             return None
-        streams = self._validate(Streams, _with_inherited(base.model.streams, block.streams), f"{at}.streams", self.problems)
+        if block.streams is None and block.objective is None:
+            self.problems.append(Problem(at, None, "changes nothing of its base", "give it streams or an objective"))
+            return None
+        model = base.model if block.streams is None else self._streamed(at, base, block.streams)
         training = self._training(base, block.training, at)
-        if streams is None or training is None:
+        inner: ObjectiveSettings | None = _kept_objective(base)
+        if block.objective is not None:
+            inner = self._type_objective(block.objective, f"{at}.objective", self.problems)
+        if model is None or training is None or inner is None:
+            return None
+        broken = inner.problems(model)
+        self.problems += [Problem(f"{at}.objective.{key}", value, rule, remedy) for key, value, rule, remedy in broken]
+        return None if broken else self._arm(name, at, base, model, training, inner, block, None)
+
+    def _streamed(self, at: str, base: Arm, changes: Mapping[str, Any]) -> Model | None:
+        """The base's model with the expansion's streams; a tied head becomes its own."""
+        streams = self._validate(Streams, _with_inherited(base.model.streams, changes), f"{at}.streams", self.problems)
+        if streams is None:
             return None
         n_base = 1 if base.model.streams is None else base.model.streams.n_streams
         if streams.n_streams <= n_base:
-            rule = f"must be more than the {n_base} of {block.base}: an expansion adds streams"
+            rule = f"must be more than the {n_base} of {base.name}: an expansion adds streams"
             self.problems.append(Problem(f"{at}.streams.n_streams", streams.n_streams, rule, "raise it or change base"))
             return None
-        fields = {key: getattr(base.model, key) for key in Model.model_fields}
-        model = self._validate(Model, {**fields, "streams": streams}, at, self.problems)
-        if model is None:
-            return None
-        return self._arm(name, at, base, model, training, block, None)
+        changed = {**_fields(base.model), "streams": streams, "tied_embeddings": False}
+        model: Model | None = self._validate(Model, changed, at, self.problems)
+        return model
 
     def _control(self, name: str, block: ControlBlock) -> Arm | None:
         at = f"controls.{name}"
-        base = self._find(f"{at}.base", block.base, self._arms, "an arm")
+        base = self._find(f"{at}.base", block.base, self._arms, "an arm or a backbone")
         of = self._find(f"{at}.of", block.of, self.expansions, "an expansion")
         if base is None or of is None:
             return None
@@ -77,38 +96,48 @@ class ExpansionResolver:
             self.problems.append(Problem(f"{at}.base", base.name, rule, f"write {lineage[0].base}"))
             return None
         steps = sum(arm.training.steps for arm in lineage)
-        control = self._trained_for(steps, name, block, of)
+        control = self._trained_for(steps, name, block, lineage)
         if control is None or block.equal == "tokens":
             return control
         flops = sum(self._flops_per_token(arm) * arm.training.steps for arm in lineage)
-        return self._trained_for(max(1, round(flops / self._flops_per_token(control))), name, block, of)
+        return self._trained_for(max(1, round(flops / self._flops_per_token(control))), name, block, lineage)
 
-    def _trained_for(self, steps: int, name: str, block: ControlBlock, of: Arm) -> Arm | None:
-        """The control's base, trained further for so many steps with the recipe of `of`."""
-        at, base = f"controls.{name}", self._arms[block.base]
+    def _trained_for(self, steps: int, name: str, block: ControlBlock, lineage: list[Arm]) -> Arm | None:
+        """The control's base, trained further for so many steps with the recipe of the last of the lineage."""
+        at, base, of = f"controls.{name}", self._arms[block.base], lineage[-1]
         training = self._training(base, {**_fields(of.training), "steps": steps}, at)
         if training is None:
             return None
-        return self._arm(name, at, base, base.model, training, self._file.expansions[of.name], block)
+        first = self._file.expansions[lineage[0].name]  # it starts as the lineage does
+        return self._arm(name, at, base, base.model, training, _kept_objective(base), first, block)
 
     def _arm(
-        self, name: str, at: str, base: Arm, model: Model, training: Training, block: ExpansionBlock, control: ControlBlock | None
+        self,
+        name: str,
+        at: str,
+        base: Arm,
+        model: Model,
+        training: Training,
+        inner: ObjectiveSettings,
+        block: ExpansionBlock,
+        control: ControlBlock | None,
     ) -> Arm | None:
-        settings_type = importlib.import_module("components.objectives.hidden_decoding").Settings
-        settings = settings_type(
+        settings = importlib.import_module("components.objectives.hidden_decoding").Settings(
             kind="hidden_decoding",
             base=base.name,
-            inner=base.objective.inner if isinstance(base.objective, settings_type) else base.objective,
+            inner=inner,
             replication=block.replication,
             optimizer=block.optimizer,
             control=control,
         )
         broken = [Problem(f"{at}.{key}", value, rule, remedy) for key, value, rule, remedy in settings.problems(model)]
+        if block.optimizer == "keep" and not base.objective.trains and control is None:
+            rule = f"{base.name} is imported: it has no optimizer state to go on from"
+            broken.append(Problem(f"{at}.optimizer", "keep", rule, "use fresh"))
         self.problems += broken
         if broken:
             return None
-        first_step = base.first_step + base.training.steps
-        return Arm(name=name, base=base.name, model=model, training=training, objective=settings, first_step=first_step)
+        return Arm(name=name, base=base.name, model=model, training=training, objective=settings, first_step=base.next_step)
 
     def _training(self, base: Arm, changes: Mapping[str, Any], at: str) -> Training | None:
         training: Training | None = self._validate(
@@ -120,10 +149,12 @@ class ExpansionResolver:
         if missing:
             rule = f"must be among the seeds of {base.name}"
             self.problems.append(Problem(f"{at}.training.seeds", missing, rule, f"choose from {list(base.training.seeds)}"))
-        if training.batch_rows != base.training.batch_rows:
+        follows = base.next_step > 0
+        if follows and training.batch_rows != base.training.batch_rows:
             rule = f"must be that of {base.name}, {base.training.batch_rows}: the batches follow those it has read"
             self.problems.append(Problem(f"{at}.training.batch_rows", training.batch_rows, rule, "leave it out"))
-        return training if not missing and training.batch_rows == base.training.batch_rows else None
+            return None
+        return None if missing else training
 
     def _lineage(self, arm: Arm) -> list[Arm]:
         """The expansions that lead to `arm`, the first of them first."""
@@ -141,7 +172,7 @@ class ExpansionResolver:
     def _find(self, key: str, name: str, known: Mapping[str, Arm], what: str) -> Arm | None:
         if name in known:
             return known[name]
-        if name not in {*self._file.arms, *self._file.expansions} or what == "an expansion":
+        if name not in {*self._file.arms, *self._file.backbones, *self._file.expansions} or what == "an expansion":
             close = difflib.get_close_matches(name, list(known), n=1)
             remedy = f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
             self.problems.append(Problem(key, name, f"must be {what}", remedy))
@@ -151,6 +182,12 @@ class ExpansionResolver:
         if name in taken:
             self.problems.append(Problem(key, None, "is also the name of another model", "rename one of the two"))
         return name not in taken
+
+
+def _kept_objective(base: Arm) -> ObjectiveSettings:
+    """What goes on from `base` minimises, unless told otherwise."""
+    inner: ObjectiveSettings = getattr(base.objective, "inner", base.objective)
+    return inner
 
 
 def _with_inherited(base: Streams | None, changes: Mapping[str, Any]) -> dict[str, Any]:

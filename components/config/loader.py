@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from components.config.expansions import ExpansionResolver
 from components.config.problems import ConfigError, Problem, config_error
-from components.config.schema import Arm, Model, ObjectiveSettings, RepairBlock, Study, StudyFile, Training
+from components.config.schema import Arm, BackboneBlock, Model, ObjectiveSettings, RepairBlock, Study, StudyFile, Training
 
 PARAMS_FILE = Path("params.yaml")
 
@@ -41,6 +41,12 @@ def load_study(path: Path = PARAMS_FILE) -> Study:
         arm = resolve_arm(str(name), block, model, training, problems)
         if arm is not None:
             arms[arm.name] = arm
+    backbones: dict[str, Arm] = {}
+    others = frozenset({*_mappings(raw.get("arms")), *_mappings(raw.get("repairs"))})
+    for name, backbone in file.backbones.items() if file is not None else ():
+        found = _resolve_backbone(name, backbone, model, training, others, problems)
+        if found is not None:
+            backbones[name] = found
     repairs: dict[str, Arm] = {}
     for name, block in file.repairs.items() if file is not None else ():
         repair = _resolve_repair(name, block, arms, raw, training, problems)
@@ -49,7 +55,8 @@ def load_study(path: Path = PARAMS_FILE) -> Study:
     expansions: Mapping[str, Arm] = {}
     controls: Mapping[str, Arm] = {}
     if file is not None:
-        resolver = ExpansionResolver(file, arms, frozenset({*file.arms, *file.repairs}), _validate)
+        taken = frozenset({*file.arms, *file.backbones, *file.repairs})
+        resolver = ExpansionResolver(file, {**arms, **backbones}, taken, _validate, _objective)
         expansions, controls = resolver.resolve()
         problems += resolver.problems
         problems += _runtime_problems(file, {**arms, **repairs})
@@ -60,6 +67,7 @@ def load_study(path: Path = PARAMS_FILE) -> Study:
         model=file.model,
         training=file.training,
         arms=arms,
+        backbones=backbones,
         repairs=repairs,
         expansions=expansions,
         controls=controls,
@@ -71,7 +79,7 @@ def load_study(path: Path = PARAMS_FILE) -> Study:
 
 
 def find_arm(study: Study, name: str) -> Arm:
-    """The arm, repair, expansion or control of that name.
+    """The arm, backbone, repair, expansion or control of that name.
 
     Raises:
         ConfigError: there is none; the message names those there are.
@@ -127,6 +135,31 @@ def resolve_arm(name: str, block: object, model: Model | None, training: Trainin
     if broken:
         return None
     return Arm(name=name, base=None, model=objective.shape(arm_model), training=arm_training, objective=objective)
+
+
+def _resolve_backbone(
+    name: str,
+    block: BackboneBlock,
+    model: Model | None,
+    training: Training | None,
+    taken: frozenset[str],
+    problems: list[Problem],
+) -> Arm | None:
+    at = f"backbones.{name}"
+    if name in taken:
+        problems.append(Problem(at, None, "is also the name of an arm or a repair", "rename one of the two"))
+        return None
+    own = _override(model, block.model, f"{at}.model", problems)
+    if own is None or training is None:
+        return None
+    if len(own.segments) > 1 or own.streams is not None:
+        rule = "must be one segment, without streams: that is what a checkpoint is"
+        problems.append(
+            Problem(f"{at}.model.segments", len(own.segments), rule, "see `python -m tasks.import_backbone --describe`")
+        )
+        return None
+    settings = importlib.import_module("components.objectives.pretrained").Settings(kind="pretrained", path=block.path)
+    return Arm(name=name, base=None, model=own, training=training, objective=settings)
 
 
 def _resolve_repair(

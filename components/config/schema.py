@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from components.config.backbones import BackboneBlock as BackboneBlock
 from components.config.benchmarks import Benchmarks as Benchmarks
 from components.config.data import BpeTokenizer as BpeTokenizer
 from components.config.data import Data as Data
@@ -88,6 +89,7 @@ class ObjectiveSettings(Section):
     """Base of the settings of an objective; the fields are in its own file under components/objectives."""
 
     from_scratch: ClassVar[bool] = True  # False: not an objective of `arms`, but of another section
+    trains: ClassVar[bool] = True  # False: the weights come from elsewhere
     kind: str
 
     def trained_depths(self, model: Model) -> tuple[int, ...]:
@@ -112,7 +114,7 @@ class RepairBlock(Section):
 
 
 class Arm(BaseModel):
-    """One arm, repair, expansion or control, resolved: what is trained, how, and with which objective.
+    """One arm, backbone, repair, expansion or control, resolved: what is trained, how, and with which objective.
 
     Attributes:
         base: the arm whose trained models this one starts from; None when it starts from scratch.
@@ -127,6 +129,11 @@ class Arm(BaseModel):
     training: Training
     objective: ObjectiveSettings
     first_step: int = 0
+
+    @property
+    def next_step(self) -> int:
+        """Step of the batch stream after those that it and its bases have consumed."""
+        return self.first_step + (self.training.steps if self.objective.trains else 0)
 
 
 # --- evaluation, report, runtime ----------------------------------------------------------------------------------------
@@ -163,9 +170,12 @@ class StudyFile(Section):
     data: Data
     model: Model
     training: Training
-    arms: Mapping[ArmName, ArmBlock] = Field(min_length=1, description="models trained from scratch")
+    arms: Mapping[ArmName, ArmBlock] = Field(description="models trained from scratch; {} for none, when there are backbones")
+    backbones: Mapping[ArmName, BackboneBlock] = Field(description="pretrained checkpoints that are imported; {} for none")
     repairs: Mapping[ArmName, RepairBlock] = Field(description="repaired copies of trained arms; {} for none")
-    expansions: Mapping[ArmName, ExpansionBlock] = Field(description="trained further with more streams per token; {} for none")
+    expansions: Mapping[ArmName, ExpansionBlock] = Field(
+        description="trained further, with more streams or another objective; {} for none"
+    )
     controls: Mapping[ArmName, ControlBlock] = Field(description="bases trained further without streams; {} for none")
     evaluation: Evaluation
     benchmarks: Benchmarks
@@ -174,6 +184,8 @@ class StudyFile(Section):
 
     @model_validator(mode="after")
     def _check(self) -> StudyFile:
+        if not self.arms and not self.backbones:
+            raise broken_rule("arms", None, "there is nothing to study: no arm and no backbone", "add an arm")
         if self.profile.longest_tokens > self.data.seq_len:
             raise broken_rule(
                 "profile",
@@ -193,6 +205,7 @@ class Study(BaseModel):
     model: Model
     training: Training
     arms: Mapping[str, Arm]
+    backbones: Mapping[str, Arm]
     repairs: Mapping[str, Arm]
     expansions: Mapping[str, Arm]
     controls: Mapping[str, Arm]
@@ -203,5 +216,5 @@ class Study(BaseModel):
 
     @property
     def models(self) -> dict[str, Arm]:
-        """Everything that is trained and then evaluated: arms, repairs, expansions, controls."""
-        return {**self.arms, **self.repairs, **self.expansions, **self.controls}
+        """Everything that is evaluated: arms, backbones, repairs, expansions, controls."""
+        return {**self.arms, **self.backbones, **self.repairs, **self.expansions, **self.controls}

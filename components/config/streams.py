@@ -85,11 +85,18 @@ class Streams(Section):
 
 
 class ExpansionBlock(Section):
-    """A finished model trained further with more streams, as written in the file."""
+    """A finished model trained further with more streams, another objective, or both, as written in the file."""
 
-    base: ArmName = Field(description="arm, or earlier expansion, that it starts from; one model per seed")
-    streams: Mapping[str, Any] = Field(description="keys of the streams; with a base that has streams, those that differ")
-    replication: Literal["cyclic", "block"] = Field(description="new tables copy the old ones as 1 2 1 2, or as 1 1 2 2")
+    base: ArmName = Field(description="arm, backbone or earlier expansion that it starts from; one model per seed")
+    streams: Mapping[str, Any] | None = Field(
+        default=None, description="keys of the streams; with a base that has streams, those that differ; absent: as the base"
+    )
+    objective: Mapping[str, Any] | None = Field(
+        default=None, description="as in `arms`, e.g. telescopic to make every depth of a backbone a model; absent: the base's"
+    )
+    replication: Literal["cyclic", "block"] = Field(
+        default="cyclic", description="new tables copy the old ones as 1 2 1 2, or as 1 1 2 2"
+    )
     optimizer: Literal["keep", "fresh"] = Field(description="keep: the base's moments, zero for new tables; fresh: all zero")
     training: Mapping[str, Any] = Field(default={}, description="keys of `training` that differ for this expansion")
 
@@ -97,6 +104,6 @@ class ExpansionBlock(Section):
 class ControlBlock(Section):
     """A base trained further without streams, as written in the file: what data or compute alone would have given."""
 
-    base: ArmName = Field(description="arm that it starts from: one that the expansion comes from")
+    base: ArmName = Field(description="arm or backbone that it starts from: the one that the expansion comes from")
     of: ArmName = Field(description="expansion that it is the control of; its recipe is taken over")
     equal: Literal["tokens", "flops"] = Field(description="it gets as many of these as all expansions from the base to `of`")

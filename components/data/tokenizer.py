@@ -44,12 +44,13 @@ class Tokenizer:
     """A loaded tokenizer.
 
     Attributes:
-        vocab_size: entries, special tokens included; every id is below it.
+        padding: spare ids that a checkpoint's tables have past the entries; no text has them.
+        vocab_size: entries, special tokens included, and padding; every id is below it.
         eos_id: id of the token that ends a document.
         hash: SHA-256 of its file.
     """
 
-    def __init__(self, raw: RawTokenizer, eos_token: str, where: str) -> None:
+    def __init__(self, raw: RawTokenizer, eos_token: str, where: str, padding: int = 0) -> None:
         """Wraps a tokenizer of the `tokenizers` library.
 
         Raises:
@@ -60,10 +61,11 @@ class Tokenizer:
         raw.encode_special_tokens = True  # special tokens that stand in a text are text
         self.raw = raw
         self.eos_token = eos_token
-        self.vocab_size = raw.get_vocab_size(with_added_tokens=True)
+        n_entries = raw.get_vocab_size(with_added_tokens=True)
+        self.padding, self.vocab_size = padding, n_entries + padding
         self.eos_id = _checked_eos_id(raw, eos_token, where)
-        if max(raw.get_vocab(with_added_tokens=True).values()) >= self.vocab_size:
-            raise DataError(f"{where}: its ids have gaps: {self.vocab_size} entries, but larger ids; use a tokenizer without gaps")
+        if max(raw.get_vocab(with_added_tokens=True).values()) >= n_entries:
+            raise DataError(f"{where}: its ids have gaps: {n_entries} entries, but larger ids; use a tokenizer without gaps")
         self._file = raw.to_str(pretty=True) + "\n"
         self.hash = hashlib.sha256(self._file.encode()).hexdigest()
 
@@ -99,9 +101,12 @@ class Tokenizer:
             ResultsError: no metadata; the stage has not run.
         """
         metadata = read_record(TokenizerMetadata, folder / METADATA_FILE)
-        tokenizer = cls(_from_file(folder / TOKENIZER_FILE), metadata.eos_token, str(folder / TOKENIZER_FILE))
+        path = folder / TOKENIZER_FILE
+        raw = read_tokenizer(path)
+        padding = metadata.vocab_size - raw.get_vocab_size(with_added_tokens=True)
+        tokenizer = cls(raw, metadata.eos_token, str(path), padding)
         if tokenizer.hash != metadata.hash:
-            raise DataError(f"{folder / TOKENIZER_FILE}: changed since it was made (hash differs); run `dvc repro -f tokenize`")
+            raise DataError(f"{path}: changed since it was made (hash differs); run `dvc repro -f tokenize`")
         return tokenizer
 
 
@@ -140,14 +145,15 @@ def load_tokenizer(settings: FileTokenizer) -> Tokenizer:
         DataError: it cannot be found or read, or has another vocabulary size or no such end-of-text token.
     """
     path = _find(settings.path)
-    raw = _from_file(path)
+    raw = read_tokenizer(path)
     n_entries = raw.get_vocab_size(with_added_tokens=True)
-    if n_entries != settings.vocab_size:
+    if n_entries + settings.padding != settings.vocab_size:
+        spare = f" and {settings.padding} of padding" if settings.padding else ""
         raise DataError(
-            f"{settings.path}: {n_entries} entries, but data.tokenizer.vocab_size is {settings.vocab_size}; set it to {n_entries} "
-            "or choose another tokenizer"
+            f"{settings.path}: {n_entries} entries{spare}, but data.tokenizer.vocab_size is {settings.vocab_size}; set it to "
+            f"{n_entries + settings.padding} or choose another tokenizer"
         )
-    return Tokenizer(raw, settings.eos_token, settings.path)
+    return Tokenizer(raw, settings.eos_token, settings.path, settings.padding)
 
 
 class _Budget:
@@ -182,7 +188,12 @@ def _find(path: str) -> Path:
     return fetch_file(hub_id, revision or "main", TOKENIZER_FILE)
 
 
-def _from_file(path: Path) -> RawTokenizer:
+def read_tokenizer(path: Path) -> RawTokenizer:
+    """The tokenizer of the `tokenizers` library in a file.
+
+    Raises:
+        DataError: it is none.
+    """
     from tokenizers import Tokenizer as RawTokenizer
 
     try:

@@ -40,6 +40,11 @@ def expand_weights(weights: Mapping[str, Tensor], sources: tuple[int, ...]) -> d
     return _expand(weights, dict(enumerate(sources, 1)))
 
 
+def untied(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a model whose head is its embedding table, with a head of its own that starts as a copy."""
+    return {**weights, "exits.0.head.weight": weights["embeddings.0.weight"].clone()}
+
+
 def expand_moments(moments: Mapping[str, Tensor], sources: tuple[int, ...]) -> dict[str, Tensor]:
     """The optimizer's state after the expansion: kept, but of each old table's copies only the first has one; others start at 0."""
     first_copies = {sources.index(old) + 1: old for old in sources}

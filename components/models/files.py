@@ -126,9 +126,14 @@ def save_model(model: Cascade, card: ModelCard, folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     save_tensors(model.state_dict(), aside / WEIGHTS)
-    (aside / CARD).write_text(json.dumps(card.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
+    write_card(card, aside)
     shutil.rmtree(folder, ignore_errors=True)
     aside.replace(folder)
+
+
+def write_card(card: ModelCard, folder: Path) -> None:
+    """Writes the card of a model folder."""
+    (folder / CARD).write_text(json.dumps(card.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
 
 
 def read_card(folder: Path) -> ModelCard:
@@ -148,8 +153,13 @@ def read_card(folder: Path) -> ModelCard:
         ) from None
 
 
-def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Cascade, ModelCard]:
+def load_model(
+    folder: Path, device: torch.device | str = "cpu", dtype: torch.dtype | None = torch.float32
+) -> tuple[Cascade, ModelCard]:
     """A finished model, ready to be evaluated.
+
+    Args:
+        dtype: of the weights; None leaves that of the file, which an imported checkpoint brings along.
 
     Raises:
         CheckpointError: a file is missing or damaged, or the weights do not fit the card.
@@ -162,7 +172,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Cascad
             else Repaired(card.model, card.vocab_size, card.repair.part, card.repair.depths)
         )
     load_weights(model, load_tensors(folder / WEIGHTS), folder / WEIGHTS)
-    return model.to(device).eval(), card
+    return model.to(device, dtype).eval(), card
 
 
 def load_weights(model: Cascade, tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -1,10 +1,11 @@
-"""Hidden Decoding: goes on training a finished model with more streams per token, its own objective kept.
+"""Hidden Decoding: goes on training a finished model with more streams per token, its own objective kept unless another is given.
 
 A telescopic base keeps its random prefix and its anchor, so every depth stays a language model at the new number of streams. The
-model starts from the base's weights with its embedding tables replicated. With `sampled`, each step also draws how many streams
+model starts from the base's weights with its embedding tables replicated; a head that was the table becomes a copy of it. With `sampled`, each step also draws how many streams
 run, so that one set of weights serves every (depth, streams) pair.
 
-Also the objective of the controls, which go on training the base without streams: more data or compute alone.
+Also the objective of what goes on without streams: a pretrained model that is made telescopic, and the controls, which get more data
+or compute alone.
 
 Source:
     Hidden Decoding at Scale (arXiv 2607.08186); drawing the number of streams per step is ours.
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from components.models.cascade import Cascade
 
 STREAMS_KEY = 0x57EA5  # separates this generator from every other that is keyed by (seed, step)
-KEPT_KINDS = ("telescopic", "fixed_exits", "twin")
+KEPT_KINDS = ("telescopic", "fixed_exits", "twin", "pretrained")
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +40,7 @@ class Settings(ObjectiveSettings):
     """Not written in the file as such: the loader makes it of an entry of `expansions` or `controls`.
 
     Attributes:
-        inner: the base's objective.
+        inner: the base's objective, or the one given instead.
         optimizer: keep goes on from the base's moments (zero for new tables), fresh from none.
         control: for a control, the expansion it stands beside and what they have equal; None for an expansion.
     """
@@ -94,13 +95,16 @@ class Objective(base.Objective):
 
     def start(self, model: Cascade, base_dir: Path | None) -> None:
         from components.config.problems import CheckpointError
-        from components.models.expansion import expand_weights
+        from components.models.expansion import expand_weights, untied
         from components.models.files import load_model
 
         if base_dir is None:
             raise CheckpointError("an expansion needs the trained model of its base")
         trained, card = load_model(base_dir)
-        model.load_state_dict(expand_weights(trained.state_dict(), self._sources(card.model)))
+        weights = trained.state_dict()
+        if card.model.tied_embeddings and not self.model.tied_embeddings:
+            weights = untied(weights)
+        model.load_state_dict(expand_weights(weights, self._sources(card.model)))
         if never_separate(self.model):
             log.warning(
                 "one cross_full block and logical positions: streams before the last that start from one table stay equal; use "

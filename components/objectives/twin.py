@@ -35,7 +35,7 @@ class Settings(ObjectiveSettings):
 
 
 class Objective(base.Objective):
-    def __init__(self, settings: Settings, model: Model, vocab_size: int, seed: int) -> None:
+    def __init__(self, settings: ObjectiveSettings, model: Model, vocab_size: int, seed: int) -> None:
         super().__init__(model, vocab_size, seed)
 
     def depths_at(self, step: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize("path", sorted((ROOT / "scales").glob("*.yaml")), ids=lambda path: path.stem)
 def test_scale_loads(path: Path) -> None:
-    assert load_study(path).arms
+    assert load_study(path).models
 
 
 def test_quick_scale_is_the_default() -> None:

@@ -1,0 +1,55 @@
+"""Stage `import`: makes a model of this study of a pretrained Llama or Qwen3 checkpoint, to evaluate and to go on from."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tasks.command import run_command
+
+
+def main() -> None:
+    """Reads the checkpoint, checks that it is the one `backbones` describes, and writes it under every seed."""
+    arguments = _arguments()
+    if arguments.describe is not None:
+        _describe(arguments.describe)
+        return
+    from components.config.loader import find_arm, load_study
+    from components.config.problems import ConfigError
+
+    study = load_study(arguments.params)
+    arm = find_arm(study, arguments.name)
+    if arm.name not in study.backbones:
+        raise ConfigError(f"--name {arm.name}: not a backbone; there are {', '.join(study.backbones) or 'none'}")
+    from components.data.tokenizer import Tokenizer
+    from components.huggingface.backbone import import_backbone
+
+    path, out = arm.objective.model_dump()["path"], arguments.out / arm.name
+    import_backbone(arm, path, Tokenizer.open(arguments.tokenizer), study.data.seq_len, out)
+    print(f"{out}: {path}, {arm.model.n_blocks} blocks, for {len(arm.training.seeds)} seed(s)")
+
+
+def _describe(path: str) -> None:
+    from components.huggingface.backbone import find_checkpoint
+    from components.huggingface.config import model_yaml, read_config
+
+    shape = read_config(find_checkpoint(path))
+    print(f"# {path}: {shape.vocab_size:,} ids, at most {shape.max_tokens:,} tokens; its keys of `model`:")
+    print(model_yaml(shape))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tasks.import_backbone", description=__doc__)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--name", help="an entry of `backbones` in the parameter file")
+    which.add_argument("--describe", metavar="PATH", help="print the keys of `model` of this checkpoint (folder or hub id)")
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
+    parser.add_argument(
+        "--tokenizer", type=Path, default=Path("artifacts/tokenizer"), help="folder of the study's tokenizer (default: %(default)s)"
+    )
+    parser.add_argument("--out", type=Path, default=Path("artifacts/models"), help="folder of the models (default: %(default)s)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    run_command(main)
