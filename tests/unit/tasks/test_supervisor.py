@@ -120,3 +120,33 @@ def test_own_pid_is_not_a_descendant() -> None:
     child.wait()
     assert child.pid in found
     assert os.getpid() not in found
+
+
+def test_command_ends_before_what_it_started_in_sessions_of_its_own(tmp_path: Path) -> None:
+    """As training ends its step while its Ray is still there."""
+    pid_file, seen = tmp_path / "pid", tmp_path / "seen"
+    helper = f"setsid sh -c 'echo $$ > {pid_file}; exec sleep 60' &"
+    command = f"{helper} trap 'sleep 0.5; kill -0 $(cat {pid_file}) && touch {seen}; exit 7' TERM; while :; do sleep 0.1; done"
+    supervised = subprocess.Popen([*SUPERVISOR, "sh", "-c", command])
+    pid = read_pid(pid_file)
+    time.sleep(0.3)
+    supervised.terminate()
+    assert supervised.wait(timeout=20) == 7
+    assert seen.exists()
+    assert not is_alive(pid)
+
+
+def test_what_serves_the_others_is_stopped_last() -> None:
+    code = """
+import os, subprocess
+from tasks.supervisor import start_supervised, stop_supervised
+head = start_supervised(["sh", "-c", "echo up; exec sleep 60"], serves_others=True)
+head.stdout.readline()
+script = f"trap 'sleep 0.5; kill -0 {head.pid} && echo head is there; exit 3' TERM; echo up; while :; do sleep 0.1; done"
+stage = start_supervised(["sh", "-c", script])
+stage.stdout.readline()
+stop_supervised()
+print(stage.stdout.read().strip(), stage.returncode, head.returncode)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1:] == [f"head is there 3 {128 + signal.SIGTERM}"]
