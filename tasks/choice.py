@@ -48,6 +48,24 @@ def choose_model(arguments: argparse.Namespace) -> ChosenModel:
     return ChosenModel(study, arm, seed, folder)
 
 
+def add_streams_argument(parser: argparse.ArgumentParser) -> None:
+    """`--streams`."""
+    parser.add_argument("--streams", type=int, help="n, Hidden Decoding streams to run (default: as many as the model has)")
+
+
+def check_streams(streams: int | None, arm: Arm) -> int:
+    """The number of streams that was asked for, or the most.
+
+    Raises:
+        ConfigError: the model is not trained with so many.
+    """
+    counts = (1,) if arm.model.streams is None else arm.model.streams.counts
+    if streams is not None and streams not in counts:
+        trained = " or ".join(map(str, counts))
+        raise ConfigError(f"--streams {streams}: {arm.name} is trained to run {trained} streams per token; choose one of these")
+    return counts[-1] if streams is None else streams
+
+
 def check_option(name: str, depth: int, deepest: int) -> int:
     """The depth that was asked for.
 

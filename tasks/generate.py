@@ -1,4 +1,4 @@
-"""Continues a prompt with a trained arm at any depth, and streams the text to the terminal; speed goes to stderr.
+"""Continues a prompt with a trained arm at any depth, any number of streams, and shows the text as it comes; speed goes to stderr.
 
 A draft depth turns on self-speculative decoding: the same greedy text, checked in bursts; its gain is measured and told.
 """
@@ -6,13 +6,15 @@ A draft depth turns on self-speculative decoding: the same greedy text, checked 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from components.config.problems import ConfigError, DataError
-from tasks.choice import add_model_arguments, check_option, choose_model
+from tasks.choice import add_model_arguments, add_streams_argument, check_option, check_streams, choose_model
 from tasks.command import run_command
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ EXAMPLES = """examples:
   python -m tasks.generate --arm tlm-uniform --depth 7 "The state of the union"
   python -m tasks.generate --arm tlm-uniform --temperature 0.8 --top-p 0.95 --sampling-seed 3 "My fellow citizens"
   python -m tasks.generate --arm tlm-uniform --compare-depths 4,8,16 "The state of the union"
+  python -m tasks.generate --arm hd-n4 --depth 12 --streams 4 "The state of the union"
   python -m tasks.generate --arm tlm-uniform --speculative-depth 5 --draft-tokens 3 "The state of the union"
 """
 
@@ -38,8 +41,7 @@ def main() -> None:
     depths = [check_option("--compare-depths", k, n_blocks) for k in arguments.compare_depths or (depth,)]
     if arguments.speculative_depth is not None:
         check_option("--speculative-depth", arguments.speculative_depth, depth - 1)
-    if chosen.arm.model.streams is not None:
-        raise ConfigError(f"--arm {chosen.arm.name}: models with hidden-decoding streams cannot be decoded yet; choose another arm")
+    streams = check_streams(arguments.streams, chosen.arm)
     if not arguments.prompt.strip():
         raise ConfigError('the prompt is empty; give some text, e.g. "The state of the union"')
 
@@ -61,7 +63,7 @@ def main() -> None:
     model, card = load_model(chosen.folder, pick_device(chosen.study.runtime.device))
     if card.tokenizer_hash != tokenizer.hash:
         raise DataError(f"{arguments.tokenizer}: not the tokenizer that {chosen.folder} was trained with; run `dvc repro`")
-    try:
+    with _clean_errors(), model.running(streams):
         sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.sampling_seed)
         requests = [Request(prompt, k, max_tokens, sampling, frozenset({tokenizer.eos_id})) for k in depths]
         if arguments.compare_depths:
@@ -69,10 +71,17 @@ def main() -> None:
         elif arguments.speculative_depth is None:
             _stream(model, requests[0], tokenizer, arguments.prompt)
         else:
-            shape, context = chosen.arm.model, chosen.study.data.seq_len
+            shape, context = chosen.arm.model.serving(streams), chosen.study.data.seq_len
             draft, whole = (prefix_flops(shape, tokenizer.vocab_size, k, context) for k in (arguments.speculative_depth, depth))
             speculation = Speculation(arguments.speculative_depth, arguments.draft_tokens, arguments.adaptive, draft / whole)
             _speculate(model, requests[0], speculation, tokenizer, arguments.prompt)
+
+
+@contextlib.contextmanager
+def _clean_errors() -> Iterator[None]:
+    """What the request asks for and the model does not have is the user's to mend."""
+    try:
+        yield
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
@@ -87,7 +96,7 @@ def _stream(model: Cascade, request: Request, tokenizer: Tokenizer, prompt: str)
         n_tokens += 1
         _show(text.add(token))
     _show(text.end() + "\n")
-    _tell(f"depth {request.depth} of {model.n_blocks}: {_speed(n_tokens, time.perf_counter() - started)}")
+    _tell(f"{_place(model, request)}: {_speed(n_tokens, time.perf_counter() - started)}")
 
 
 def _compare(model: Cascade, requests: list[Request], tokenizer: Tokenizer) -> None:
@@ -121,7 +130,7 @@ def _speculate(model: Cascade, request: Request, speculation: Speculation, token
     acceptance = "none tested" if cell.acceptance is None else f"{cell.acceptance:.2f}"
     expected = "-" if cell.expected_speedup is None else f"{cell.expected_speedup:.2f}x"
     verdict = "faster" if cell.measured_low > 1.0 else "slower" if cell.measured_high < 1.0 else "no clear gain"
-    _tell(f"depth {request.depth} drafted by depth {speculation.depth}: {_speed(len(completion.tokens), seconds)}")
+    _tell(f"{_place(model, request)}, drafted by depth {speculation.depth}: {_speed(len(completion.tokens), seconds)}")
     _tell(
         f"acceptance {acceptance}, cost ratio {cell.cost_ratio:.2f}; {cell.measured_speedup:.2f}x the speed of plain decoding "
         f"({cell.measured_low:.2f}-{cell.measured_high:.2f}; formula {expected}): {verdict}"
@@ -151,6 +160,10 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr)
 
 
+def _place(model: Cascade, request: Request) -> str:
+    return f"depth {request.depth} of {model.n_blocks}" + (f", {model.n_running} streams" if model.n_running > 1 else "")
+
+
 def _speed(n_tokens: int, seconds: float) -> str:
     return f"{n_tokens} tokens in {seconds:.2f} s, {n_tokens / seconds:,.0f} tokens/s"
 
@@ -162,6 +175,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("prompt", help="text to continue")
     add_model_arguments(parser)
     parser.add_argument("--depth", type=int, help="k, blocks to run (default: all)")
+    add_streams_argument(parser)
     parser.add_argument("--max-tokens", type=_at_least_one, help="new tokens (default: to the end of the context)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
     parser.add_argument("--top-k", type=_at_least_one, help="draw from the k likeliest tokens only (default: all)")

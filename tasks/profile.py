@@ -1,4 +1,4 @@
-"""Stage `profile`: measures how fast an arm's model is at every depth, and whether self-speculative decoding pays."""
+"""Stage `profile`: how fast an arm's model is at every depth and number of streams, and whether self-speculative decoding pays."""
 
 from __future__ import annotations
 
@@ -23,12 +23,6 @@ def main() -> None:
     arguments = _arguments()
     chosen = choose_model(arguments)
     grid, runtime = chosen.study.profile, chosen.study.runtime
-    if chosen.arm.model.streams is not None:
-        from components.config.problems import ConfigError
-
-        raise ConfigError(
-            f"--arm {chosen.arm.name}: models with hidden-decoding streams cannot be profiled yet; choose another arm"
-        )
     import torch
 
     from components.data.stream import PackedRows
@@ -73,10 +67,12 @@ def main() -> None:
 
 def _print(profile: ArmProfile) -> None:
     print(f"{profile.arm} on {profile.device}, threads: {profile.threads}, {profile.dtype}")
-    for batch, context in dict.fromkeys((cell.batch_size, cell.context_tokens) for cell in profile.cells):
-        cells = [cell for cell in profile.cells if (cell.batch_size, cell.context_tokens) == (batch, context)]
+    most = max(cell.n_streams for cell in profile.cells)
+    for load in dict.fromkeys((cell.n_streams, cell.batch_size, cell.context_tokens) for cell in profile.cells):
+        cells = [cell for cell in profile.cells if (cell.n_streams, cell.batch_size, cell.context_tokens) == load]
         steps = "  ".join(f"{cell.depth}:{cell.decode.median_seconds * 1e3:.2f}" for cell in cells)
-        print(f"batch {batch}, {context} tokens of context: ms per decoding step by depth  {steps}")
+        streams = f"streams: {load[0]}, " if most > 1 else ""
+        print(f"{streams}batch {load[1]}, {load[2]} tokens of context: ms per decoding step by depth  {steps}")
     for odd in profile.violations:
         print(
             f"not non-decreasing: {odd.operation} at depth {odd.depth} was faster than at depth {odd.shallower_depth} "

@@ -1,4 +1,4 @@
-"""The best operating point under a budget: which arm at which depth, by measured quality, latency and memory.
+"""The best operating point under a budget: which arm, depth and number of streams, by measured quality, latency and memory.
 
 Joins artifacts/evaluation with artifacts/profile, writes the joined table to artifacts/operating_points.json, and prints the point
 of the best quality that fits, and the next ones; or says that none fits, and what comes closest.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from components.config.loader import PARAMS_FILE, load_study
 from components.config.problems import ResultsError
-from components.profiling.operating_points import Budget, Choice, at_load, choose, join_points
+from components.profiling.operating_points import Budget, Choice, at_load, choose, join_points, place_text
 from components.results import ArmEvaluation, ArmProfile, OperatingPoint, read_record, write_record
 from components.results.files import RecordT
 from tasks.command import run_command
@@ -54,8 +54,8 @@ def main() -> None:
 
 def _print(choice: Choice, budget: Budget, metric: str, n_shown: int) -> None:
     best = choice.fitting[0]
-    print(f"best: {best.arm} at depth {best.depth}\n")
-    header = ("arm", "depth", "NLL", "bits/byte", "ms/step", "tokens/s", "MB", "parameters")
+    print(f"best: {best.arm} at {place_text(best)}\n")
+    header = ("arm", "depth", "streams", "NLL", "bits/byte", "ms/step", "tokens/s", "MB", "parameters")
     rows = [_row(point) for point in choice.fitting[:n_shown]]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     for row in [header, *rows]:
@@ -67,14 +67,16 @@ def _print(choice: Choice, budget: Budget, metric: str, n_shown: int) -> None:
         print(f"{choice.n_tied} points tie for the best {metric}; the fastest of them comes first")
     if budget.latency_seconds is not None and best.decode_high_seconds > budget.latency_seconds:
         print(f"the median step fits, its upper quartile of {best.decode_high_seconds * 1e3:.2f} ms does not: leave some room")
-    print(f'\npython -m tasks.generate --arm {best.arm} --depth {best.depth} "The state of the union"')
-    print(f"python -m tasks.export --arm {best.arm} --depth {best.depth} --out exports/{best.arm}-{best.depth}")
+    streams = f" --streams {best.n_streams}" if best.n_streams > 1 else ""
+    print(f'\npython -m tasks.generate --arm {best.arm} --depth {best.depth}{streams} "The state of the union"')
+    print(f"python -m tasks.export --arm {best.arm} --depth {best.depth}{streams} --out exports/{best.arm}-{best.depth}")
 
 
 def _row(point: OperatingPoint) -> tuple[str, ...]:
     return (
         point.arm,
         str(point.depth),
+        str(point.n_streams),
         f"{point.nll_nats:.4f}",
         f"{point.bits_per_byte:.4f}",
         f"{point.decode_seconds * 1e3:.2f}",
@@ -87,7 +89,7 @@ def _row(point: OperatingPoint) -> tuple[str, ...]:
 def _nothing_fits(closest: OperatingPoint, budget: Budget, n_points: int) -> str:
     over = ", ".join(f"{name} {ratio:.2f}x its limit" for name, ratio in budget.excess(closest).items())
     return (
-        f"none of {n_points} operating points fits; the closest is {closest.arm} at depth {closest.depth}: "
+        f"none of {n_points} operating points fits; the closest is {closest.arm} at {place_text(closest)}: "
         f"{closest.decode_seconds * 1e3:.3f} ms per step, {closest.decode_tokens_per_second:,.0f} tokens/s, "
         f"{closest.memory_bytes / 1e6:,.2f} MB ({over}); widen the budget, or train a smaller first segment"
     )

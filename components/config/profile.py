@@ -1,4 +1,6 @@
-"""The section `profile` of `params.yaml`: what the latency of every model is measured on. Every depth is measured."""
+"""The section `profile` of `params.yaml`: what the latency of every model is measured on. Every depth is measured, at every number
+of streams that the model is trained for.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ Sizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
 
 
 class SpeculationGrid(Section):
-    """Self-speculative decoding, drafted by every depth below the whole model."""
+    """Self-speculative decoding, drafted by every depth below the whole model; with n streams by every n-th."""
 
     draft_tokens: Sizes = Field(description="g, tokens drafted per round")
     prompts: int = Field(ge=1, description="texts continued, each a validation row's beginning")
@@ -24,7 +26,7 @@ class Profile(Section):
     batch_sizes: Sizes = Field(description="sequences decoded at once")
     context_tokens: Sizes = Field(description="tokens in the cache of each sequence when decoding starts")
     decode_steps: int = Field(ge=1, description="decoding steps timed per turn, after the context")
-    repeats: int = Field(ge=3, description="turns that every depth takes; median and quartiles are over them")
+    repeats: int = Field(ge=3, description="turns of a depth, with n streams 1/n of them but 3 at least; quartiles are over them")
     dtype: Literal["float32", "bfloat16"] = Field(description="of weights and cache, as the model would be served")
     speculation: SpeculationGrid
 

@@ -1,8 +1,10 @@
-"""Latency and throughput of every depth, batch size and context, as the engine serves them.
+"""Latency and throughput of every depth, number of streams, batch size and context, as the engine serves them.
 
 Each turn of a cell builds its cache, runs once unmeasured, and then times one prefill and some decoding steps; the depths take
 turns, round after round, so that a busy machine slows all of them alike. The clock is read only when the device has finished. What
 is timed ends with the new tokens on the CPU: nothing is scored.
+
+With n streams a turn is about n times the work, so there are fewer turns, and a profile takes about as long as without.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 import torch
@@ -21,6 +24,8 @@ from components.models.devices import peak_memory_bytes
 from components.models.sizes import prefix_parameters
 from components.models.stream_sizes import cache_bytes
 from components.results import LatencyCell, LatencyViolation, Timing
+
+LEAST_TURNS = 3  # quartiles of fewer say nothing
 
 
 class Stopwatch:
@@ -55,17 +60,17 @@ class Turn:
 def profile_latency(
     model: Cascade, grid: Profile, watch: Stopwatch, on_turn: Callable[[int], object] = lambda _: None
 ) -> tuple[LatencyCell, ...]:
-    """One cell per depth that can be decoded, batch size and context.
+    """One cell per number of streams that the model is trained for, depth that can be decoded, batch size and context.
 
     Args:
         on_turn: told about each finished turn.
     """
     depths = decodable_depths(model)
     cells: list[LatencyCell] = []
-    for batch_size in grid.batch_sizes:
-        for context in grid.context_tokens:
-            seen: dict[int, list[Turn]] = {depth: [] for depth in depths}
-            for _ in range(grid.repeats):
+    for n, batch_size, context in product(model.stream_counts, grid.batch_sizes, grid.context_tokens):
+        seen: dict[int, list[Turn]] = {depth: [] for depth in depths}
+        with model.running(n):
+            for _ in range(turns(grid, n)):
                 for depth in depths:
                     seen[depth].append(take_turn(model, depth, batch_size, context, grid.decode_steps, watch))
                     on_turn(1)
@@ -73,9 +78,15 @@ def profile_latency(
     return tuple(cells)
 
 
+def turns(grid: Profile, n_streams: int) -> int:
+    """Turns that each cell of a number of streams takes."""
+    return max(LEAST_TURNS, grid.repeats // n_streams)
+
+
 def n_turns(model: Cascade, grid: Profile) -> int:
     """Turns that `profile_latency` takes."""
-    return len(decodable_depths(model)) * len(grid.batch_sizes) * len(grid.context_tokens) * grid.repeats
+    loads = len(decodable_depths(model)) * len(grid.batch_sizes) * len(grid.context_tokens)
+    return loads * sum(turns(grid, n) for n in model.stream_counts)
 
 
 def take_turn(model: Cascade, depth: int, batch_size: int, context_tokens: int, decode_steps: int, watch: Stopwatch) -> Turn:
@@ -129,7 +140,12 @@ def latency_violations(cells: Sequence[LatencyCell]) -> tuple[LatencyViolation, 
             continue
         slowest_prefill = max(shallower, key=lambda other: other.prefill.low_seconds)
         slowest_decode = max(shallower, key=lambda other: other.decode.low_seconds)
-        where = {"depth": cell.depth, "batch_size": cell.batch_size, "context_tokens": cell.context_tokens}
+        where = {
+            "depth": cell.depth,
+            "n_streams": cell.n_streams,
+            "batch_size": cell.batch_size,
+            "context_tokens": cell.context_tokens,
+        }
         if cell.prefill.high_seconds < slowest_prefill.prefill.low_seconds:
             found.append(LatencyViolation(operation="prefill", shallower_depth=slowest_prefill.depth, **where))
         if cell.decode.high_seconds < slowest_decode.decode.low_seconds:
@@ -152,10 +168,11 @@ def _cell(model: Cascade, depth: int, batch_size: int, context_tokens: int, turn
     itemsize = next(model.parameters()).element_size()
     prefill = timing([seconds for turn in turns for seconds in turn.prefill])
     decode = timing([seconds for turn in turns for seconds in turn.decode])
-    parameters = prefix_parameters(model.settings, model.vocab_size, depth) + model.added_cost(depth, context_tokens)[0]
+    shape = model.settings.serving(model.n_running)
+    parameters = prefix_parameters(shape, model.vocab_size, depth) + model.added_cost(depth, context_tokens)[0]
     return LatencyCell(
         depth=depth,
-        n_streams=1,
+        n_streams=model.n_running,
         batch_size=batch_size,
         context_tokens=context_tokens,
         prefill=prefill,
@@ -163,6 +180,6 @@ def _cell(model: Cascade, depth: int, batch_size: int, context_tokens: int, turn
         prefill_tokens_per_second=tokens_per_second(batch_size * context_tokens, prefill.median_seconds),
         decode_tokens_per_second=tokens_per_second(batch_size, decode.median_seconds),
         weight_bytes=parameters * itemsize,
-        kv_bytes=batch_size * cache_bytes(model.settings, depth, context_tokens, itemsize),
+        kv_bytes=batch_size * cache_bytes(shape, depth, context_tokens, itemsize),
         peak_memory_bytes=max(turn.peak_memory_bytes for turn in turns),
     )

@@ -1,4 +1,4 @@
-"""The table a deployer chooses from: quality of every (arm, depth) joined with its latency and memory, and the choice under limits.
+"""The table a deployer chooses from: quality of every (arm, depth, streams) with latency and memory, and the choice under limits.
 
 Only what can be compared is joined: one validation set, one machine, one number of threads and one dtype. No torch in here.
 """
@@ -55,11 +55,6 @@ class Choice:
     closest: OperatingPoint | None
 
 
-def _why_unprofiled(evaluation: ArmEvaluation) -> str:
-    has_streams = any(score.n_streams > 1 for seed in evaluation.seeds for score in seed.depths)
-    return "models with streams have no profile yet" if has_streams else "not profiled; run `dvc repro`"
-
-
 def join_points(evaluations: Mapping[str, ArmEvaluation], profiles: Mapping[str, ArmProfile]) -> OperatingPoints:
     """Every profiled point of every evaluated arm, the best quality first.
 
@@ -67,7 +62,7 @@ def join_points(evaluations: Mapping[str, ArmEvaluation], profiles: Mapping[str,
         ResultsError: no arm has both, or they were measured on different validation sets or machines.
     """
     arms = [name for name in evaluations if name in profiles]
-    left_out = [f"{name}: {_why_unprofiled(found)}" for name, found in evaluations.items() if name not in profiles]
+    left_out = [f"{name}: not profiled; run `dvc repro`" for name in evaluations if name not in profiles]
     left_out += [f"{name}: not evaluated; run `dvc repro`" for name in profiles if name not in evaluations]
     if not arms:
         raise ResultsError("no arm is both evaluated and profiled; run `dvc repro`" + "".join(f"\n  {line}" for line in left_out))
@@ -82,7 +77,7 @@ def join_points(evaluations: Mapping[str, ArmEvaluation], profiles: Mapping[str,
             point = _point(name, cell, of_seeds)
             if point is not None:
                 points.append(point)
-            elif (line := f"{name}, depth {cell.depth}: no finite score") not in left_out:
+            elif (line := f"{name}, {place_text(cell)}: no finite score") not in left_out:
                 left_out.append(line)
     first = arms[0]
     return OperatingPoints(
@@ -93,6 +88,11 @@ def join_points(evaluations: Mapping[str, ArmEvaluation], profiles: Mapping[str,
         points=tuple(sorted(points, key=lambda point: _rank(point, "nll_nats"))),
         left_out=tuple(left_out),
     )
+
+
+def place_text(place: LatencyCell | OperatingPoint) -> str:
+    """Depth, and streams where there are several."""
+    return f"depth {place.depth}" + (f", {place.n_streams} streams" if place.n_streams > 1 else "")
 
 
 def at_load(table: OperatingPoints, batch_size: int, context_tokens: int | None, arm: str | None) -> list[OperatingPoint]:

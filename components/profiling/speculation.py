@@ -28,16 +28,13 @@ def profile_speculation(
     watch: Stopwatch,
     on_cell: Callable[[int], object] = lambda _: None,
 ) -> tuple[SpeculationCell, ...]:
-    """Every drafting depth below the whole model, and every draft length; empty when the whole model cannot be decoded.
+    """Every drafting depth, and every draft length; empty when the whole model cannot be decoded. All streams run.
 
     Args:
         on_cell: told about each finished cell.
     """
-    depths = decodable_depths(model)
-    if model.n_blocks not in depths:
-        return ()
     cells = []
-    for depth in depths[:-1]:
+    for depth in drafting_depths(model):
         cost_ratio = measure_cost_ratio(model, depth, model.n_blocks, grid.prompt_tokens, watch)
         for draft_tokens in grid.draft_tokens:
             requests = [Request(tuple(prompt), model.n_blocks, grid.new_tokens) for prompt in prompts]
@@ -46,10 +43,17 @@ def profile_speculation(
     return tuple(cells)
 
 
+def drafting_depths(model: Cascade) -> list[int]:
+    """Depths below the whole model that draft for it: all, or with n streams, at n times the work, every n-th."""
+    depths = decodable_depths(model)
+    if model.n_blocks not in depths:
+        return []
+    return [depth for depth in depths[:-1] if depth % model.stream_counts[-1] == 0]
+
+
 def n_cells(model: Cascade, grid: SpeculationGrid) -> int:
     """Cells that `profile_speculation` measures."""
-    depths = decodable_depths(model)
-    return (len(depths) - 1) * len(grid.draft_tokens) if model.n_blocks in depths else 0
+    return len(drafting_depths(model)) * len(grid.draft_tokens)
 
 
 def measure_cost_ratio(model: Cascade, draft_depth: int, depth: int, context_tokens: int, watch: Stopwatch) -> float:

@@ -1,4 +1,4 @@
-"""How fast a model is at every depth, and the operating points a deployer chooses from."""
+"""How fast a model is at every depth and number of streams, and the operating points a deployer chooses from."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ class LatencyViolation(Record):
 
     operation: Literal["prefill", "decode"]
     depth: int
+    n_streams: int = 1
     shallower_depth: int
     batch_size: int
     context_tokens: int
 
 
 class SpeculationCell(Record):
-    """Self-speculative decoding of the whole model, drafted by its prefix of `draft_depth` blocks.
+    """Self-speculative decoding of the whole model, all its streams, drafted by its prefix of `draft_depth` blocks.
 
     Attributes:
         acceptance: a, share of compared draft tokens that were kept; null when none was compared.
@@ -78,7 +79,8 @@ class ArmProfile(Record):
     Attributes:
         seed: whose weights were timed; speed does not depend on them, acceptance does.
         dtype: of weights and cache.
-        decode_steps, repeats: steps of one turn of decoding, and turns taken; every turn of warm-up is left out.
+        decode_steps, repeats: steps of one turn of decoding, and turns taken without streams (fewer with: a cell's prefill has
+            as many samples as turns); every turn of warm-up is left out.
         violations: where latency does not grow with depth.
         speculation: greedy, one text at a time; empty when there is no shallower depth.
         recommended: the fastest cell whose lower quartile beats plain decoding; null when none does.

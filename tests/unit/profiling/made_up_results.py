@@ -17,11 +17,11 @@ from components.results import (
 )
 
 
-def made_up_evaluation(arm: str, nll: list[float], validation: str = "v", seeds: int = 1) -> ArmEvaluation:
+def made_up_evaluation(arm: str, nll: list[float], validation: str = "v", seeds: int = 1, n_streams: int = 1) -> ArmEvaluation:
     def score(depth: int, value: float) -> DepthScore:
         state, number = finite(value)
         return DepthScore(
-            depth=depth, n_streams=1, state=state, nll_nats=number, ppl=perplexity(number),
+            depth=depth, n_streams=n_streams, state=state, nll_nats=number, ppl=perplexity(number),
             bits_per_byte=None if number is None else number / 2, parameters=100 * depth, flops_per_token=200 * depth,
             blocks_run=depth,
         )  # fmt: skip

@@ -22,9 +22,13 @@ from components.profiling.latency import (
     take_turn,
     timing,
     tokens_per_second,
+    turns,
 )
 from components.results import LatencyCell
 from tests.toys import VOCAB, toy_cascade, toy_model
+from tests.unit.models.test_streams import toy_streamed
+
+LAYERS = ("intra", "cross_full", "intra", "intra", "intra")
 
 
 class AsynchronousDevice:
@@ -103,6 +107,21 @@ def test_every_depth_batch_and_context_gets_a_cell() -> None:
     assert last.prefill_tokens_per_second == pytest.approx(3 * 6 / last.prefill.median_seconds)
     assert last.weight_bytes == 4 * prefix_parameters(model.settings, VOCAB, 5)
     assert last.kv_bytes == 4 * 3 * 6 * 2 * (2 * 16 + 2 * 24 + 32)
+
+
+def test_every_number_of_streams_that_the_model_is_trained_for_gets_cells() -> None:
+    model = toy_streamed(dtype=torch.float32, n_streams=4, sampled=(1, 4), supervision="all", layers=LAYERS)
+    grid, taken = _grid(batch_sizes=(2,), repeats=8), []
+    cells = profile_latency(model, grid, Stopwatch.of(torch.device("cpu")), taken.append)
+    assert [(cell.n_streams, cell.depth) for cell in cells] == [(n, depth) for n in (1, 4) for depth in range(1, 6)]
+    assert [turns(grid, n) for n in (1, 2, 4)] == [8, 4, 3]
+    assert {cell.prefill.samples for cell in cells if cell.n_streams == 4} == {3}
+    assert len(taken) == n_turns(model, grid) == 5 * (8 + 3)
+    for cell in (cells[4], cells[9]):
+        n = cell.n_streams
+        rows = {1: (1, 1, 1, 1, 1), 4: (4, 4, 4, 4, 1)}[n]  # the last block is intra, and only the last stream runs it
+        assert cell.kv_bytes == 4 * 2 * 6 * 2 * sum(r * d for r, d in zip(rows, (16, 16, 24, 24, 32), strict=True))
+        assert cell.weight_bytes == 4 * prefix_parameters(model.settings.serving(n), VOCAB, 5)
 
 
 def test_only_the_prefix_runs_in_the_timed_part_and_warm_up_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

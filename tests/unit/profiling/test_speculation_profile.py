@@ -16,6 +16,7 @@ from components.profiling.latency import Stopwatch
 from components.profiling.speculation import measure_cost_ratio, measure_speculation, n_cells, profile_speculation, recommend
 from components.results import SpeculationCell
 from tests.toys import toy_cascade
+from tests.unit.models.test_streams import toy_streamed
 
 
 @pytest.fixture
@@ -61,6 +62,14 @@ def test_nothing_is_recommended_that_does_not_gain_beyond_its_spread() -> None:
     assert recommend([]) is None
     assert recommend([_cell(0.34, 0.3, acceptance=0.02), _cell(1.2, 0.95)]) is None
     assert recommend([_cell(1.1, 1.05), _cell(1.3, 1.01), _cell(1.5, 0.9)]) == _cell(1.3, 1.01)
+
+
+def test_a_model_with_streams_is_drafted_by_every_nth_depth() -> None:
+    model = toy_streamed(dtype=torch.float32, n_streams=2)
+    grid = SpeculationGrid(draft_tokens=(2,), prompts=1, prompt_tokens=4, new_tokens=4)
+    cells = profile_speculation(model, grid, [[1, 2, 3, 4]], Stopwatch.of(torch.device("cpu")))
+    assert [cell.draft_depth for cell in cells] == [2, 4]
+    assert len(cells) == n_cells(model, grid)
 
 
 def test_every_shallower_depth_and_draft_length_gets_a_cell(watch: Stopwatch) -> None:

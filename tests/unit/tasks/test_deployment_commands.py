@@ -16,8 +16,8 @@ from components.config.schema import BpeTokenizer
 from components.data.tokenizer import Tokenizer, train_bpe
 from components.inference.generate import Request
 from components.inference.generate import generate as complete
-from components.models.cascade import Cascade
 from components.models.files import ModelCard, load_model, save_model
+from components.models.streams import build_cascade
 from components.results import ArmProfile, OperatingPoints, read_record, write_record
 from tasks import export, generate, profile, select
 from tests.toys import toy_rows
@@ -30,7 +30,7 @@ COMMANDS = {"generate": generate, "export": export, "profile": profile, "select"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny study with a tokenizer, validation rows and an untrained model of tlm-uniform."""
+    """A tiny study with a tokenizer, validation rows and untrained models of tlm-uniform and, with two streams, hd-n2."""
     root = tmp_path_factory.mktemp("study")
     shutil.copy(ROOT / "scales" / "tiny.yaml", root / "params.yaml")
     study, artifacts = load_study(root / "params.yaml"), root / "artifacts"
@@ -40,14 +40,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer, n_bytes = train_bpe([text], BpeTokenizer(kind="bpe", vocab_size=300, training_bytes=10**6))
     tokenizer.save(artifacts / "tokenizer", "bpe", n_bytes)
     toy_rows(artifacts / "data", split="validation", seq_len=32)
-    model = Cascade(study.model.model_copy(update={"init_std": 0.2}), 300)
-    model.init_weights(0)
-    card = ModelCard(
-        version=1, arm="tlm-uniform", seed=42, model=study.model, vocab_size=300, eos_id=0, objective={"kind": "telescopic"},
-        trained_depths=(1, 2, 3, 4), repair=None, steps=1, tokens_per_step=1, seq_len=32, data_fingerprint="",
-        stream_fingerprint="", tokenizer_hash=tokenizer.hash,
-    )  # fmt: skip
-    save_model(model, card, artifacts / "models" / "tlm-uniform" / "seed-42")
+    for arm in ("tlm-uniform", "hd-n2"):
+        settings = study.models[arm].model
+        model = build_cascade(settings.model_copy(update={"init_std": 0.2}), 300)
+        model.init_weights(0)
+        card = ModelCard(
+            version=1, arm=arm, seed=42, model=settings, vocab_size=300, eos_id=0, objective={"kind": "telescopic"},
+            trained_depths=(1, 2, 3, 4), repair=None, steps=1, tokens_per_step=1, seq_len=32, data_fingerprint="",
+            stream_fingerprint="", tokenizer_hash=tokenizer.hash,
+        )  # fmt: skip
+        save_model(model, card, artifacts / "models" / arm / "seed-42")
     return root
 
 
@@ -62,10 +64,10 @@ def _run(monkeypatch: pytest.MonkeyPatch, command: str, *arguments: str) -> None
     COMMANDS[command].main()
 
 
-def _greedy(study: Path, depth: int, max_tokens: int) -> str:
+def _greedy(study: Path, depth: int, max_tokens: int, arm: str = "tlm-uniform") -> str:
     """The text that the command must print."""
     tokenizer = Tokenizer.open(study / "artifacts/tokenizer")
-    model, _ = load_model(study / "artifacts/models/tlm-uniform/seed-42")
+    model, _ = load_model(study / "artifacts/models" / arm / "seed-42")
     prompt = (0, *tokenizer.encode_batch([PROMPT])[0])
     (completion,) = complete(model, [Request(prompt, depth, max_tokens, stop_tokens=frozenset({0}))])
     return PROMPT + tokenizer.decode(completion.tokens)
@@ -80,6 +82,16 @@ def test_generate_streams_the_text_of_the_depth(
     assert shown.err.startswith("depth 3 of 4: ")
 
 
+@pytest.mark.parametrize("option", [(), ("--streams", "2")])
+def test_generate_runs_the_streams_of_the_model(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: tuple[str, ...]
+) -> None:
+    _run(monkeypatch, "generate", "--arm", "hd-n2", "--depth", "3", *option, "--max-tokens", "8", PROMPT)
+    shown = capsys.readouterr()
+    assert shown.out == _greedy(study, 3, 8, "hd-n2") + "\n"
+    assert shown.err.startswith("depth 3 of 4, 2 streams: ")
+
+
 def test_generate_drafts_the_same_text_and_tells_the_gain(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,7 +99,7 @@ def test_generate_drafts_the_same_text_and_tells_the_gain(
     _run(monkeypatch, "generate", "--arm", "tlm-uniform", "--max-tokens", "8", *drafting, PROMPT)
     shown = capsys.readouterr()
     assert shown.out == _greedy(study, 4, 8) + "\n"
-    assert "depth 4 drafted by depth 2" in shown.err
+    assert "depth 4 of 4, drafted by depth 2" in shown.err
     assert "acceptance" in shown.err
     assert shown.err.rstrip().endswith(("faster", "slower", "no clear gain"))
 
@@ -125,6 +137,22 @@ def test_profile_and_select_choose_an_operating_point(
     shutil.rmtree(study / "artifacts/profile")
 
 
+def test_profile_and_select_know_streams(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _run(monkeypatch, "profile", "--arm", "hd-n2", "--out", str(tmp_path / "profile"))
+    found = read_record(ArmProfile, tmp_path / "profile/hd-n2.json")
+    assert [(cell.n_streams, cell.batch_size, cell.depth) for cell in found.cells] == [
+        (2, batch, k) for batch in (1, 2) for k in range(1, 5)
+    ]
+    write_record(made_up_evaluation("hd-n2", [5.0, 4.0, 3.0, 2.0], n_streams=2), tmp_path / "evaluation/hd-n2.json")
+    capsys.readouterr()
+    _run(monkeypatch, "select", "--latency-ms", "60000", "--artifacts", str(tmp_path))
+    shown = capsys.readouterr().out
+    assert "best: hd-n2 at depth 4, 2 streams" in shown
+    assert "--arm hd-n2 --depth 4 --streams 2" in shown
+
+
 MISTAKES = [
     ("generate", ("--arm", "tlm-unifrm", PROMPT), ConfigError, "did you mean tlm-uniform"),
     (
@@ -140,6 +168,8 @@ MISTAKES = [
     ("generate", ("--arm", "tlm-uniform", "  "), ConfigError, "the prompt is empty"),
     ("generate", ("--arm", "tlm-uniform", "state " * 60), ConfigError, "the context 32; shorten it by"),
     ("generate", ("--arm", "tlm-uniform", "--max-tokens", "99", PROMPT), ConfigError, "--max-tokens 99"),
+    ("generate", ("--arm", "tlm-uniform", "--streams", "2", PROMPT), ConfigError, "--streams 2: tlm-uniform is trained to run 1"),
+    ("generate", ("--arm", "hd-n2", "--streams", "3", PROMPT), ConfigError, "--streams 3: hd-n2 is trained to run 2"),
     ("export", ("--arm", "tlm-uniform", "--depth", "0", "--out", "new"), ConfigError, "--depth 0"),
     ("export", ("--arm", "tlm-uniform", "--depth", "1", "--out", "artifacts"), ConfigError, "not an empty folder"),
     ("export", ("--arm", "tlm-uniform", "--depth", "1", "--out", "params.yaml/x"), ConfigError, "cannot make params.yaml"),
