@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup study test check lint fast ui server serve scale clean
+.PHONY: help setup study test check lint fast ui server serve scale bench clean
 
 help:          ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -53,6 +53,9 @@ serve: setup   ## offer the flows to that server: prefect deployment run full-st
 
 scale: setup   ## put another parameter file in place of params.yaml: SCALE=quick, proxy-200m, ...
 	@$(BIN)/python -m tasks.scale "$(SCALE)"
+
+bench: setup   ## speed against what users would pick instead, one small table (SIZE=smoke | short | full)
+	@$(BIN)/python -m bench.all --size $(or $(SIZE),short)
 
 clean:         ## remove results, checkpoints, and the records of MLflow and Prefect; the caches of DVC and .venv stay
 	rm -rf artifacts runs mlruns .prefect dvc_plots

@@ -5,7 +5,7 @@ machine slows both alike. Printed per depth and batch: tokens/s of both, their r
 of a text as a share of the whole model's, beside the share of FLOPs. One thread, float32, CPU; weights are drawn: speed does not
 depend on them. The peer of a depth in the first segment is the library's own Llama, of a deeper one the exported modelling file.
 
-    python bench/decode.py [--scale quick] [--rounds 5] [--tokens 48]
+    python -m bench.decode [--scale quick] [--rounds 5] [--tokens 48]
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from bench.texts import small_tokenizer
+from bench.turns import Row, Size, at_least, quick_study, quotients
 from components.config.loader import load_study
 from components.data.tokenizer import Tokenizer
 from components.inference.export import export_prefix
@@ -31,6 +33,13 @@ from components.models.files import ModelCard
 from components.models.sizes import prefix_flops
 
 PROMPT_TOKENS = 16
+
+
+class Times(NamedTuple):
+    """Seconds of each round."""
+
+    engine: list[float]
+    peer: list[float]
 
 
 def main() -> None:
@@ -53,12 +62,36 @@ def main() -> None:
     print("".join(name.rjust(width) for name, width in zip(names, (5, 6, 14, 12, 8, 14, 11, 12), strict=True)))
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HF_HOME"] = f"{folder}/hub"
-        peers = {depth: _peer(model.eval(), depth, arguments.tokenizer, Path(folder) / str(depth)) for depth in depths}
+        tokenizer = Tokenizer.open(arguments.tokenizer)
+        peers = {depth: _peer(model.eval(), depth, tokenizer, Path(folder) / str(depth)) for depth in depths}
         for batch in (1, 8):
-            _measure(model, peers, batch, arguments.tokens, arguments.rounds)
+            times = measure(model, peers, batch, arguments.tokens, arguments.rounds)
+            _print(model, times, batch, arguments.tokens)
 
 
-def _measure(model: Cascade, peers: dict[int, Any], batch: int, n_tokens: int, rounds: int) -> None:
+def rows(size: Size) -> list[Row]:
+    """Our decoding speed over the peer's at full depth, batch 1 and 8."""
+    torch.set_num_threads(1)
+    rounds, n_tokens = {"smoke": (1, 4), "short": (3, 32), "full": (7, 48)}[size]
+    study = quick_study()
+    model = Cascade(study.model, study.data.tokenizer.vocab_size)
+    model.init_weights(0)
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["HF_HOME"] = f"{folder}/hub"
+        peers = {model.n_blocks: _peer(model.eval(), model.n_blocks, small_tokenizer(), Path(folder) / "full")}
+        for batch in (1, 8):
+            ours, theirs = measure(model, peers, batch, n_tokens, rounds)[model.n_blocks]
+            found.append(Row(7, f"decode tokens/s, batch {batch}", "transformers generate", at_least(2.0), quotients(theirs, ours)))
+    return found
+
+
+def measure(model: Cascade, peers: dict[int, Any], batch: int, n_tokens: int, rounds: int) -> dict[int, Times]:
+    """Seconds of the engine and of each depth's peer, by turns.
+
+    Raises:
+        SystemExit: the two give different texts.
+    """
     prompts = torch.randint(1, model.vocab_size, (batch, PROMPT_TOKENS), generator=torch.Generator().manual_seed(0))
     ours: dict[int, list[float]] = {depth: [] for depth in peers}
     theirs: dict[int, list[float]] = {depth: [] for depth in peers}
@@ -72,8 +105,13 @@ def _measure(model: Cascade, peers: dict[int, Any], batch: int, n_tokens: int, r
             if turn:  # the first is warm-up
                 ours[depth].append(engine_seconds)
                 theirs[depth].append(peer_seconds)
-    whole = max(peers)
-    for depth in peers:
+    return {depth: Times(ours[depth], theirs[depth]) for depth in peers}
+
+
+def _print(model: Cascade, times: dict[int, Times], batch: int, n_tokens: int) -> None:
+    ours, theirs = ({depth: one[side] for depth, one in times.items()} for side in (0, 1))
+    whole = max(times)
+    for depth in times:
         ratios = sorted(b / a for a, b in zip(ours[depth], theirs[depth], strict=True))
         share = statistics.median(a / b for a, b in zip(ours[depth], ours[whole], strict=True))
         flops = [prefix_flops(model.settings, model.vocab_size, k, PROMPT_TOKENS + n_tokens) for k in (depth, whole)]
@@ -84,15 +122,17 @@ def _measure(model: Cascade, peers: dict[int, Any], batch: int, n_tokens: int, r
         )
 
 
-def _peer(model: Cascade, depth: int, tokenizer: Path, out: Path) -> Any:
+def _peer(model: Cascade, depth: int, tokenizer: Tokenizer, out: Path) -> Any:
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     card = ModelCard(
         version=1, arm="bench", seed=0, model=model.settings, vocab_size=model.vocab_size, eos_id=0, objective={},
         trained_depths=(), repair=None, steps=0, tokens_per_step=0, seq_len=2048, data_fingerprint="", stream_fingerprint="",
         tokenizer_hash="",
     )  # fmt: skip
-    export_prefix(model, card, depth, Tokenizer.open(tokenizer), "", out)
+    export_prefix(model, card, depth, tokenizer, "", out)
     return AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True).eval()
 
 
@@ -104,9 +144,9 @@ def _generate(peer: Any, prompts: torch.Tensor, n_tokens: int) -> list[list[int]
 
 
 def _timed(run: Callable[[], list[list[int]]]) -> tuple[float, list[list[int]]]:
-    started = time.perf_counter()
+    started = time.process_time()
     texts = run()
-    return time.perf_counter() - started, texts
+    return time.process_time() - started, texts
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Shows that the loss never holds all logits and that the shape fits a 24 GiB machine without a GPU. Prints seconds, FLOP/s and the
 peak memory beside the planned one.
 
-    python bench/full_shape_step.py [--steps 2] [--threads 1]
+    python -m bench.full_shape_step [--steps 2] [--threads 1]
 """
 
 from __future__ import annotations

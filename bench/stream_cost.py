@@ -6,7 +6,7 @@ streams, the last of each seven), `mirror` (the same with KV-Mirror), `local` (t
 per variant: time ratio to n = 1 (median and spread over rounds), FLOP ratio by the formulas, the ratio of bytes that autograd keeps
 for the backward pass (on a GPU: of peak memory), and bytes of the key-value cache per token (bfloat16).
 
-    python bench/stream_cost.py [--length 512] [--rounds 5] [--device cuda]
+    python -m bench.stream_cost [--length 512] [--rounds 5] [--device cuda]
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench.turns import Row, Size, at_most, quotients
 from components.config.loader import load_study
 from components.config.schema import Arm, Model, Segment, Training
 from components.config.streams import Streams
@@ -31,6 +32,8 @@ from components.training.step import TrainState, train_step
 
 VOCAB, N_BLOCKS = 4096, 14
 EVERY_SEVENTH = ("intra",) * 6
+GOALS = {2: 2.1, 4: 4.2, 8: 8.5}
+Case = tuple[str, int, Streams | None]
 LAYOUTS: dict[str, dict[str, Any]] = {
     "default": {"layers": (*EVERY_SEVENTH, "cross_full") * 2},
     "mirror": {"layers": (*EVERY_SEVENTH, "cross_full") * 2, "n_mirrored": 4},
@@ -50,16 +53,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    cases: list[tuple[str, int, Streams | None]] = [("no streams", 1, None)]
-    cases += [(layout, n, _streams(layout, n)) for layout in arguments.layouts for n in arguments.streams]
-    runners = [_Runner(_model(streams, arguments.width), arguments) for _, _, streams in cases]
-    for runner in runners:
-        runner.turn()
-    seconds: list[list[float]] = [[] for _ in runners]
-    for _ in range(arguments.rounds):
-        for times, runner in zip(seconds, runners, strict=True):
-            times.append(runner.turn())
+    cases, runners, seconds = measure(arguments)
     memory = [runner.memory_bytes() for runner in runners]
     unit = runners[0]
     print(
@@ -68,11 +62,43 @@ def main() -> None:
     )
     print(f"{'layout':12}{'n':>3}{'time ratio':>12}{'spread':>16}{'FLOP ratio':>12}{'memory ratio':>14}{'KV bytes/token':>16}")
     for (layout, n, _), times, runner, bytes_kept in zip(cases, seconds, runners, memory, strict=True):
-        ratios = sorted(own / base for own, base in zip(times, seconds[0], strict=True))
+        ratio = quotients(times, seconds[0])
         print(
-            f"{layout:12}{n:3}{statistics.median(ratios):12.2f}{ratios[0]:9.2f}-{ratios[-1]:.2f}"
+            f"{layout:12}{n:3}{ratio.median:12.2f}{ratio.low:9.2f}-{ratio.high:.2f}"
             f"{runner.flops / unit.flops:14.2f}{bytes_kept / memory[0]:14.2f}{runner.cache_bytes:16,.0f}"
         )
+
+
+def rows(size: Size) -> list[Row]:
+    """Step time of n streams over that of none, default layout; the goals are for rows of 2,048 tokens, the full size."""
+    length, width, rounds, counts = {
+        "smoke": (32, 32, 1, [2]), "short": (1024, 128, 2, [2, 4]), "full": (2048, 256, 3, [2, 4, 8]),
+    }[size]  # fmt: skip
+    settings = {"rows": 1, "layouts": ["default"], "device": "cpu", "precision": "float32"}
+    arguments = argparse.Namespace(length=length, width=width, rounds=rounds, streams=counts, **settings)
+    cases, runners, seconds = measure(arguments)
+    return [
+        Row(
+            4, f"HD step, n = {n}, L = {length}", "n = 1", at_most(GOALS[n]), quotients(times, seconds[0]),
+            f"{runner.flops / runners[0].flops:.2f} in FLOPs",
+        )
+        for (_, n, _), times, runner in zip(cases[1:], seconds[1:], runners[1:], strict=True)
+    ]  # fmt: skip
+
+
+def measure(arguments: argparse.Namespace) -> tuple[list[Case], list[_Runner], list[list[float]]]:
+    """The variants, the first without streams, and the seconds of each by turns."""
+    torch.set_num_threads(1)
+    cases: list[Case] = [("no streams", 1, None)]
+    cases += [(layout, n, _streams(layout, n)) for layout in arguments.layouts for n in arguments.streams]
+    runners = [_Runner(_model(streams, arguments.width), arguments) for _, _, streams in cases]
+    for runner in runners:
+        runner.turn()
+    seconds: list[list[float]] = [[] for _ in runners]
+    for _ in range(arguments.rounds):
+        for times, runner in zip(seconds, runners, strict=True):
+            times.append(runner.turn())
+    return cases, runners, seconds
 
 
 class _Runner:
@@ -80,6 +106,7 @@ class _Runner:
 
     def __init__(self, model: Model, arguments: argparse.Namespace) -> None:
         self._device, length = torch.device(arguments.device), arguments.length
+        self._clock = time.perf_counter if self._device.type == "cuda" else time.process_time
         arm = Arm(
             name="bench", base=None, model=model, training=_training(arguments.precision), objective=Twin(kind="twin", exit=1)
         )
@@ -100,10 +127,10 @@ class _Runner:
     def turn(self) -> float:
         """Seconds of one step."""
         self._wait()
-        started = time.perf_counter()
+        started = self._clock()
         train_step(self._state, self._batch, self._objective, self._arm.training, len(self._batch.inputs), eos_id=0)
         self._wait()
-        return time.perf_counter() - started
+        return self._clock() - started
 
     def memory_bytes(self) -> int:
         """What one step takes beyond weights and optimizer: the peak on a GPU, what is kept for the backward on a CPU."""

@@ -1,9 +1,12 @@
-"""Speed of the data path against the tokenizer alone: `python bench/tokenize_pack.py CORPUS.parquet tokenizer.json`.
+"""Speed of the data path against the tokenizer alone.
 
 Both sides tokenize the same documents, by turns, with the same threads. The peer is the library's `encode_batch_fast` on texts that
 lie in memory already, its result thrown away; ours reads the file, judges and hashes every document, tokenizes, and writes shards.
 Prints MB/s of UTF-8 text by the wall clock and by CPU time (of all threads: the number to trust on a busy machine), the ratios
 (1.0 = there is nothing but the tokenizer), and the peak memory of both stages.
+
+    python -m bench.tokenize_pack                                  the State of the Union addresses, a small BPE of them
+    python -m bench.tokenize_pack CORPUS.parquet tokenizer.json
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.texts import small_tokenizer
+from bench.turns import Row, Size, Spread, at_least, quotients
 from components.config.schema import FileTokenizer
 from components.data.files import FilesCorpus
 from components.data.packing import pack_study
-from components.data.sources import Document
+from components.data.sources import Document, SotuCorpus, Source
 from components.data.tokenization import tokenize_corpus
 from components.data.tokenizer import Tokenizer, load_tokenizer
 
@@ -37,7 +42,7 @@ class Time(NamedTuple):
 class FirstBytes:
     """The first documents of a corpus, up to a number of UTF-8 bytes."""
 
-    def __init__(self, corpus: FilesCorpus, n_bytes: int) -> None:
+    def __init__(self, corpus: Source, n_bytes: int) -> None:
         self._corpus, self._n_bytes = corpus, n_bytes
 
     def documents(self) -> Iterator[Document]:
@@ -53,34 +58,67 @@ class FirstBytes:
 def main() -> None:
     """Measures and prints."""
     arguments = _arguments()
-    settings = FileTokenizer(kind="file", path=arguments.tokenizer, vocab_size=arguments.vocab_size, eos_token=arguments.eos_token)
-    tokenizer = load_tokenizer(settings)
-    source = FirstBytes(FilesCorpus([arguments.corpus], arguments.text_column), int(arguments.megabytes * 1e6))
+    if arguments.corpus is None:
+        source, tokenizer = FirstBytes(SotuCorpus(), int(arguments.megabytes * 1e6)), small_tokenizer()
+    else:
+        settings = FileTokenizer(
+            kind="file", path=arguments.tokenizer, vocab_size=arguments.vocab_size, eos_token=arguments.eos_token
+        )
+        tokenizer = load_tokenizer(settings)
+        source = FirstBytes(FilesCorpus([arguments.corpus], arguments.text_column), int(arguments.megabytes * 1e6))
+    times = measure(source, tokenizer, arguments.seq_len, arguments.rounds)
+    for name, of_side in (("tokenizer alone", times.peer), ("stage tokenize", times.stage), ("stage pack", times.packing)):
+        _report(name, times.n_bytes, of_side)
+    for clock in Time._fields:
+        print(f"stage tokenize / tokenizer alone, {clock}: {times.ratio(clock).median:.2f}")
+    print(f"peak memory of both stages: {times.peak_mib:.0f} MiB, for {times.n_bytes / 2**20:.0f} MiB of text")
+
+
+def rows(size: Size) -> list[Row]:
+    """MB/s of the stage over those of the tokenizer, by CPU time."""
+    n_bytes, rounds = {"smoke": (200_000, 1), "short": (3_000_000, 3), "full": (20_000_000, 3)}[size]
+    times = measure(FirstBytes(SotuCorpus(), n_bytes), small_tokenizer(), 128, rounds, 0.3)
+    speed = Spread.of([times.n_bytes / 1e6 / each.cpu for each in times.stage])
+    note = f"{speed.median:.1f} MB/s of CPU time"
+    return [Row(5, "tokenize MB/s", "encode_batch alone", at_least(0.9), times.ratio("cpu"), note)]
+
+
+class Times(NamedTuple):
+    """What was measured: one time for each round and side."""
+
+    n_bytes: int
+    stage: list[Time]
+    packing: list[Time]
+    peer: list[Time]
+    peak_mib: float
+
+    def ratio(self, clock: str) -> Spread:
+        """Speed of the stage over the tokenizer's, by one of the clocks."""
+        return quotients(*([getattr(each, clock) for each in side] for side in (self.peer, self.stage)))
+
+
+def measure(source: FirstBytes, tokenizer: Tokenizer, seq_len: int, rounds: int, share: float = 0.01) -> Times:
+    """Both stages and the tokenizer alone, by turns; `share` of the documents is held out."""
     n_bytes = sum(len(document.text.encode()) for document in source.documents())
     stage, packing, peer = [], [], []
     peak = 0.0
-    for round_ in range(arguments.rounds):
+    for round_ in range(rounds):
         with tempfile.TemporaryDirectory() as scratch:
-            tokens, rows = Path(scratch) / "tokens", Path(scratch) / "data"
+            tokens, packed = Path(scratch) / "tokens", Path(scratch) / "data"
             tokens.mkdir()
-            stage.append(_timed(lambda to=tokens: tokenize_corpus(source, tokenizer, 0.01, to, None, _ignore)))
-            packing.append(_timed(lambda of=tokens, to=rows: pack_study(of, to, arguments.seq_len, 10**6, _ignore)))
+            stage.append(_timed(lambda to=tokens: tokenize_corpus(source, tokenizer, share, to, None, _ignore)))
+            packing.append(_timed(lambda of=tokens, to=packed: pack_study(of, to, seq_len, 10**6, _ignore)))
         if round_ == 0:  # before the peer holds all texts
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         texts = [document.text for document in source.documents()]
         peer.append(_timed(lambda these=texts: _encode_all(tokenizer, these)))
-    for name, times in (("tokenizer alone", peer), ("stage tokenize", stage), ("stage pack", packing)):
-        _report(name, n_bytes, times)
-    for clock in Time._fields:
-        ratios = [getattr(alone, clock) / getattr(ours, clock) for alone, ours in zip(peer, stage, strict=True)]
-        print(f"stage tokenize / tokenizer alone, {clock}: {statistics.median(ratios):.2f}")
-    print(f"peak memory of both stages: {peak:.0f} MiB, for {n_bytes / 2**20:.0f} MiB of text")
+    return Times(n_bytes, stage, packing, peer, peak)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", help="glob of parquet, jsonl or txt files")
-    parser.add_argument("tokenizer", help="a tokenizer.json")
+    parser.add_argument("corpus", nargs="?", help="glob of parquet, jsonl or txt files (default: the State of the Union)")
+    parser.add_argument("tokenizer", nargs="?", help="a tokenizer.json, needed with a corpus")
     parser.add_argument("--text-column", default="text", help="default: %(default)s")
     parser.add_argument("--vocab-size", type=int, default=49152, help="default: %(default)s")
     parser.add_argument("--eos-token", default="<|endoftext|>", help="default: %(default)s")
@@ -89,7 +127,10 @@ def _arguments() -> argparse.Namespace:
         "--megabytes", type=float, default=20.0, help="of text, from the start of the corpus (default: %(default)s)"
     )
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if (arguments.corpus is None) != (arguments.tokenizer is None):
+        parser.error("a corpus needs its tokenizer.json beside it")
+    return arguments
 
 
 def _encode_all(tokenizer: Tokenizer, texts: list[str]) -> None:

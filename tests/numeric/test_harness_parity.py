@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from bench.peers import llama_of
 from components.config.benchmarks import LocalBenchmarks
 from components.config.schema import Segment
 from components.data.tokenizer import Tokenizer
@@ -21,7 +22,6 @@ from components.evaluation.benchmarks import Prepared, RequestScores, benchmark_
 from components.evaluation.contamination import NgramIndex
 from components.evaluation.harness import DEFINITIONS, load_benchmark
 from components.models.cascade import Cascade
-from tests.numeric.test_transformers_parity import llama_of
 from tests.toys import toy_model
 from tests.unit.evaluation.toy_benchmarks import NAMES, word_tokenizer, write_benchmarks
 
@@ -43,7 +43,7 @@ def _backend(model: Cascade, tokenizer: Tokenizer, window_tokens: int) -> Any:
     eos = tokenizer.eos_token
     raw.post_processor = TemplateProcessing(single=f"{eos} $A", special_tokens=[(eos, tokenizer.eos_id)])
     fast = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=eos, bos_token=eos, pad_token=eos)
-    return HFLM(pretrained=llama_of(model), tokenizer=fast, batch_size=4, max_length=window_tokens, device="cpu")
+    return HFLM(pretrained=llama_of(model, 64, "eager"), tokenizer=fast, batch_size=4, max_length=window_tokens, device="cpu")
 
 
 def _compare(prepared: Prepared, scores: RequestScores, backend: Any) -> None:

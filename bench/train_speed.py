@@ -1,0 +1,96 @@
+"""Training speed of a stand-alone model against `transformers`' LlamaForCausalLM with torch's AdamW.
+
+Same shape, same weights at the start, same batch; the losses of the first step have to agree, or nothing is measured. Each side
+takes whole optimizer steps as its users would: loss, backward, clipping, AdamW. Single thread, float32. Two shapes: a width where
+matrix products are the floor for both, and the widths of the quick scale, where overhead counts.
+
+    python -m bench.train_speed [--size full]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from bench.peers import llama_of
+from bench.turns import Goal, Row, Size, at_least, dense_model, quick_study, quotients, run_alone, take_turns
+from components.config.schema import Arm
+from components.data.stream import Batch
+from components.objectives.base import build_objective
+from components.objectives.twin import Settings as Twin
+from components.training.step import TrainState, train_step
+
+
+class Shape(NamedTuple):
+    """What is trained, and how many tokens a step takes."""
+
+    n_blocks: int
+    d_model: int
+    head_dim: int
+    vocab_size: int
+    rows: int
+    seq_len: int
+
+
+CASES: dict[str, tuple[Shape, Goal]] = {
+    "train tokens/s, width 256": (Shape(6, 256, 64, 4096, 2, 256), at_least(1.0)),
+    "train tokens/s, quick widths": (Shape(16, 80, 16, 1024, 8, 128), at_least(1.5)),
+}
+SMOKE = Shape(2, 32, 16, 64, 2, 16)
+ROUNDS = {"smoke": 1, "short": 3, "full": 9}
+
+
+def rows(size: Size) -> list[Row]:
+    """Our tokens per second over the peer's, for each shape."""
+    torch.set_num_threads(1)
+    found = []
+    for measure, (shape, goal) in CASES.items():
+        ours, theirs = sides(SMOKE if size == "smoke" else shape)
+        seconds = take_turns({"ours": ours, "theirs": theirs}, ROUNDS[size])
+        found.append(Row(1, measure, "transformers + torch AdamW", goal, quotients(seconds["theirs"], seconds["ours"])))
+    return found
+
+
+def sides(shape: Shape) -> tuple[Callable[[], object], Callable[[], object]]:
+    """One optimizer step of each side.
+
+    Raises:
+        RuntimeError: the two do not compute the same loss.
+    """
+    training = quick_study().training.model_copy(update={"steps": 10**6, "warmup_steps": 0})
+    model = dense_model(shape.n_blocks, shape.d_model, shape.head_dim)
+    arm = Arm(name="bench", base=None, model=model, training=training, objective=Twin(kind="twin", exit=1))
+    objective = build_objective(arm, shape.vocab_size, 0)
+    network = objective.new_model()
+    network.init_weights(0)
+    llama = llama_of(network, shape.seq_len).train()
+    state = TrainState.fresh(network, training)
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, shape.vocab_size, (shape.rows, shape.seq_len + 1))
+    batch = Batch(tokens[:, :-1].copy(), tokens[:, 1:].copy(), shape.rows * shape.seq_len)
+    inputs, labels = torch.from_numpy(batch.inputs), torch.from_numpy(batch.labels)
+    betas = (training.beta1, training.beta2)
+    optimizer = torch.optim.AdamW(llama.parameters(), lr=training.lr, betas=betas, weight_decay=training.weight_decay)
+    with torch.no_grad():
+        theirs = float(llama(input_ids=inputs, labels=labels, shift_labels=labels).loss)
+    ours = train_step(state, batch, objective, training, shape.rows, eos_id=0)["loss"]
+    if abs(ours - theirs) > 1e-4 * theirs:
+        raise RuntimeError(f"the two do not compute the same loss: {ours} and {theirs}")
+
+    def our_step() -> None:
+        train_step(state, batch, objective, training, shape.rows, eos_id=0)
+
+    def their_step() -> None:
+        llama(input_ids=inputs, labels=labels, shift_labels=labels).loss.backward()
+        torch.nn.utils.clip_grad_norm_(llama.parameters(), training.grad_clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return our_step, their_step
+
+
+if __name__ == "__main__":
+    run_alone(rows, __doc__)
