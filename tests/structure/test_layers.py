@@ -85,3 +85,9 @@ def test_commands_start_without_the_heavy_libraries(repository: Path, module: st
     code = f"import sys, tasks.{module}; print(*sorted({{'torch', 'ray', 'mlflow', 'prefect', 'datasets'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_nothing_is_compiled(repository: Path) -> None:
+    """A model of N depths has N graphs: torch.compile gives up silently after a few. Who turns it on counts the graphs first."""
+    files = (repository / "components").rglob("*.py")
+    assert [path.name for path in files if "torch.compile" in path.read_text(encoding="utf-8")] == []

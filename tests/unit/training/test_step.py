@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from components.data.stream import BatchStream, PackedRows
 from components.models.cascade import Cascade
 from components.objectives.base import Objective
 from components.training.optimizer import decay_groups
 from components.training.step import NonFiniteLossError, TrainState, train_step
-from tests.toys import gradients, largest_difference, telescopic, toy_batch, toy_cascade, toy_objective, toy_training
+from tests.toys import gradients, largest_difference, telescopic, toy_batch, toy_cascade, toy_objective, toy_rows, toy_training
 
 UNEVEN = (5, 7, 2, 9)
 
@@ -124,3 +127,23 @@ def test_loss_falls_on_a_batch_seen_again_and_again() -> None:
     losses = [train_step(state, batch, objective, training, 4, 0)["full"] for _ in range(60)]
     assert losses[0] == pytest.approx(np.log(48), rel=0.02)
     assert losses[-1] < 0.2
+
+
+def test_end_of_text_is_a_label_like_any_other_and_is_learned(tmp_path: Path) -> None:
+    """Filling has the same id: were it told apart by its id, no document would ever end."""
+    stream = BatchStream(PackedRows.open(toy_rows(tmp_path) / "train"), 7, 4)
+    training = toy_training(steps=50, warmup_steps=0, lr=0.01)
+    state = TrainState.fresh(toy_cascade(dtype=torch.float32, init_std=0.02), training)
+    objective, batches = toy_objective(telescopic("uniform")), [stream.batch(step) for step in range(15)]
+    inputs = torch.cat([torch.from_numpy(batch.inputs) for batch in batches])
+    is_end = torch.cat([torch.from_numpy(batch.labels) for batch in batches]) == 0
+
+    def loss_at_ends() -> float:
+        with torch.no_grad():
+            return float(-state.model(inputs, 5).log_softmax(-1)[..., 0][is_end].mean())
+
+    before = loss_at_ends()
+    for step in range(50):
+        train_step(state, stream.batch(step), objective, training, 4, eos_id=0)
+    assert int(is_end.sum()) >= 35  # an epoch, of 40 documents
+    assert loss_at_ends() < before - 0.5
