@@ -24,14 +24,15 @@ def main() -> None:
     from components.models.files import load_model
     from components.results import ArmEvaluation, ValidationSet, write_record
 
-    torch.set_num_threads(study.runtime.threads_per_worker)
+    runtime = study.runtime.for_arm(arm.name)
+    torch.set_num_threads(runtime.threads_per_worker)
     rows = PackedRows.open(arguments.data / "validation")
     documents = read_documents(arguments.data / "validation")
     sweeps, evaluations = [], []
     for seed in arm.training.seeds:
-        model, card = load_model(arguments.models / arm.name / f"seed-{seed}", pick_device(study.runtime.device))
+        model, card = load_model(arguments.models / arm.name / f"seed-{seed}", pick_device(runtime.device))
         with progress_bar(len(rows) * len(model.stream_counts), f"evaluate {arm.name} seed {seed}", "row") as bar:
-            cells = sweep_cells(model, rows, documents, study.runtime.micro_batch_rows, bar.update)
+            cells = sweep_cells(model, rows, documents, runtime.micro_batch_rows, bar.update)
         sweeps += [(seed, sweep) for sweep in cells]
         evaluations.append(score_cells(model, cells, documents, seed, rows.seq_len))
     write_document_scores(arguments.out / f"{arm.name}.documents.parquet", sweeps, documents)

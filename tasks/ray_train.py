@@ -19,13 +19,13 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.config.problems import ConfigError, StudyError
+from components.config.problems import StudyError
 from tasks.command import MachineError
 from tasks.ray_head import OBJECT_STORE_BYTES, private_settings, probe_address
+from tasks.ray_resources import Resources, choose_device
 
 Report = Callable[[Mapping[str, Any]], None]
 Job = Callable[[Report], Mapping[str, Any]]
@@ -36,21 +36,6 @@ LOST_REMEDY = (
     "runtime.parallel_stages, or use more memory; the next run goes on from the newest checkpoint"
 )
 WORKER_RESTARTS = 2  # times a job is started again after a worker was lost (killed, out of memory, machine gone)
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What one job asks of Ray.
-
-    Attributes:
-        workers: processes that run the job together.
-        threads: CPUs, and OpenMP threads, of each.
-        device: `auto` takes one GPU for each worker when the cluster has that many.
-    """
-
-    workers: int
-    threads: int
-    device: str
 
 
 class WorkerLostError(MachineError):
@@ -145,33 +130,12 @@ def ray_session(resources: Resources) -> Iterator[RaySession]:
         session.close()
 
 
-def choose_device(resources: Resources, nodes: list[dict[str, Any]]) -> str:
-    """The device the workers get, checked against what the cluster's machines have (an impossible request would wait for ever).
-
-    Raises:
-        ConfigError: too few CPUs or GPUs.
-    """
-    machines = [node["Resources"] for node in nodes if node.get("Alive", True)]
-    gpus = sum(int(machine.get("GPU", 0)) for machine in machines)
-    if resources.device == "cuda" and gpus < resources.workers:
-        raise ConfigError(
-            f"params.yaml: runtime.workers: {resources.workers} workers need as many GPUs (the Ray cluster has {gpus}); "
-            "lower it, set runtime.device to cpu, or point RAY_ADDRESS at a larger cluster"
-        )
-    places = sum(int(machine.get("CPU", 0)) // resources.threads for machine in machines)
-    if places < resources.workers:
-        cpus = sum(int(machine.get("CPU", 0)) for machine in machines)
-        raise ConfigError(
-            f"params.yaml: runtime.workers: {resources.workers} workers x {resources.threads} threads do not fit on the Ray "
-            f"cluster ({cpus} CPUs on {len(machines)} machines); lower runtime.workers or runtime.threads_per_worker"
-        )
-    return "cuda" if resources.device != "cpu" and gpus >= resources.workers else "cpu"
-
-
 def _run_task(job: Job, resources: Resources, device: str, progress: Path) -> dict[str, Any]:
     import ray
 
-    place = ray.remote(num_cpus=resources.threads, num_gpus=int(device == "cuda"), max_retries=0, max_calls=1)
+    takes = resources.of_a_worker(device)
+    cpus, gpus = takes.pop("CPU"), takes.pop("GPU", 0)
+    place = ray.remote(num_cpus=cpus, num_gpus=gpus, resources=takes, max_retries=0, max_calls=1)
     reference = place(_job_in_task).remote(job, progress)
     try:
         result: dict[str, Any] = ray.get(reference)
@@ -198,13 +162,17 @@ def _run_group(job: Job, resources: Resources, device: str, progress: Path) -> d
 
     result = progress.with_name("result.json")
     result.unlink(missing_ok=True)
-    per_worker = {"CPU": resources.threads, **({"GPU": 1} if device == "cuda" else {})}
     with tempfile.TemporaryDirectory(prefix="ray-train-") as storage:
         trainer = TorchTrainer(
             _job_in_group,
             train_loop_config={"job": job, "progress": progress, "result": result},
             torch_config=TorchConfig(backend="nccl" if device == "cuda" else "gloo"),
-            scaling_config=ScalingConfig(num_workers=resources.workers, use_gpu=device == "cuda", resources_per_worker=per_worker),
+            scaling_config=ScalingConfig(
+                num_workers=resources.workers,
+                use_gpu=device == "cuda",
+                resources_per_worker=resources.of_a_worker(device),
+                placement_strategy=resources.placement.upper(),
+            ),
             # a unique name: Ray Train resumes a run of the same name, whatever its settings
             run_config=RunConfig(
                 name=uuid.uuid4().hex,

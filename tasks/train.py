@@ -35,13 +35,13 @@ def main() -> None:
     arm = find_arm(study, arguments.arm)
     from components.results import ArmCost, write_record
     from components.training.run import TrainingRun
-    from tasks.ray_train import Resources, ray_session
+    from tasks.ray_resources import Resources
+    from tasks.ray_train import ray_session
 
-    root, runtime = Path.cwd(), study.runtime
+    root, runtime = Path.cwd(), study.runtime.for_arm(arm.name)
     models = root / "artifacts" / "models"
-    resources = Resources(runtime.workers, runtime.threads_per_worker, runtime.device)
     costs = []
-    with ray_session(resources) as session:
+    with ray_session(Resources.of_runtime(runtime)) as session:
         for seed in arm.training.seeds:
             run = TrainingRun(
                 arm=arm,

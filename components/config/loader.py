@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from components.config.expansions import ExpansionResolver
 from components.config.problems import ConfigError, Problem, config_error
+from components.config.runtime import runtime_problems
 from components.config.schema import Arm, BackboneBlock, Model, ObjectiveSettings, RepairBlock, Study, StudyFile, Training
 
 PARAMS_FILE = Path("params.yaml")
@@ -31,7 +32,15 @@ def load_study(path: Path = PARAMS_FILE) -> Study:
     Raises:
         ConfigError: the file is missing or is not YAML, or any value breaks its rule; the message lists every problem.
     """
-    raw = read_yaml(path)
+    return resolve_study(read_yaml(path), path)
+
+
+def resolve_study(raw: Mapping[str, Any], path: Path) -> Study:
+    """The same of a file that has been read (`read_yaml`), and perhaps changed since.
+
+    Raises:
+        ConfigError: as `load_study`.
+    """
     problems: list[Problem] = []
     file = _validate(StudyFile, raw, "", problems)
     arms: dict[str, Arm] = {}
@@ -59,7 +68,8 @@ def load_study(path: Path = PARAMS_FILE) -> Study:
         resolver = ExpansionResolver(file, {**arms, **backbones}, taken, _validate, _objective)
         expansions, controls = resolver.resolve()
         problems += resolver.problems
-        problems += _runtime_problems(file, {**arms, **repairs})
+        models = {**arms, **backbones, **repairs, **expansions, **controls}
+        problems += runtime_problems(file.runtime, models, _batch_keys(file))
     if problems or file is None:
         raise config_error(path, problems)
     return Study(
@@ -233,23 +243,16 @@ def _override(base: SectionT | None, changes: object, at: str, problems: list[Pr
     return _validate(type(base), {**unchanged, **changes}, at, problems)
 
 
-def _runtime_problems(file: StudyFile, models: Mapping[str, Arm]) -> list[Problem]:
-    runtime, problems = file.runtime, list[Problem]()
-    overrides = {
-        f"{section}.{name}": block.training for section in ("arms", "repairs") for name, block in getattr(file, section).items()
-    }
-    for arm in models.values():
-        rows = arm.training.batch_rows
-        at = f"{'repairs' if arm.base else 'arms'}.{arm.name}"
-        if rows % (runtime.workers * runtime.micro_batch_rows):
-            key = f"{at}.training.batch_rows" if "batch_rows" in overrides[at] else "training.batch_rows"
-            rule = (
-                f"must be a multiple of runtime.workers x runtime.micro_batch_rows = {runtime.workers} x {runtime.micro_batch_rows}"
-            )
-            problem = Problem(key, rows, rule, "change one of the three")
-            if problem not in problems:
-                problems.append(problem)
-    return problems
+def _batch_keys(file: StudyFile) -> dict[str, str]:
+    """For every model of the file, the key that sets its batch size."""
+    keys: dict[str, str] = dict.fromkeys(file.backbones, "training.batch_rows")
+    for section in ("arms", "repairs", "expansions", "controls"):
+        for name, block in getattr(file, section).items():
+            if section in ("arms", "repairs"):
+                keys[name] = f"{section}.{name}.training.batch_rows" if "batch_rows" in block.training else "training.batch_rows"
+            else:
+                keys[name] = keys.get(block.base, "training.batch_rows")
+    return keys
 
 
 def _validate(schema: type[ModelT], raw: object, at: str, problems: list[Problem]) -> ModelT | None:

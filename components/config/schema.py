@@ -26,6 +26,8 @@ from components.config.model import Llama3Rope as Llama3Rope
 from components.config.model import Model as Model
 from components.config.model import Segment as Segment
 from components.config.profile import Profile as Profile
+from components.config.runtime import ArmRuntime as ArmRuntime
+from components.config.runtime import Runtime as Runtime
 from components.config.section import ArmName as ArmName
 from components.config.section import Count as Count
 from components.config.section import Section as Section
@@ -136,7 +138,7 @@ class Arm(BaseModel):
         return self.first_step + (self.training.steps if self.objective.trains else 0)
 
 
-# --- evaluation, report, runtime ----------------------------------------------------------------------------------------
+# --- evaluation, report ----------------------------------------------------------------------------------------
 
 
 class Evaluation(Section):
@@ -145,22 +147,6 @@ class Evaluation(Section):
     confidence: float = Field(gt=0.5, lt=1.0, description="coverage of the intervals, e.g. 0.95")
     loda_margin_nats: float = Field(ge=0.0, description="a depth is valid for LODA-ppl when NLL < ln V - margin")
     loda_axis: Literal["linear", "log"] = Field(description="throughput axis of the LODA area")
-
-
-class Runtime(Section):
-    """Where and how the study runs. Never part of a stage's identity: changing it re-runs nothing and changes no result."""
-
-    device: Literal["auto", "cpu", "cuda"] = Field(description="auto takes a GPU when there is one")
-    workers: Count = Field(description="data-parallel training workers per arm")
-    threads_per_worker: Count = Field(description="CPU threads of one worker; 1 unless the machine is otherwise idle")
-    micro_batch_rows: Count = Field(description="rows of one forward-backward pass; more is faster until memory runs out")
-    checkpoint_every_steps: Count = Field(description="a killed stage loses at most this many steps")
-    keep_checkpoints: Count = Field(description="newest checkpoints kept of each run")
-    log_every_steps: Count = Field(description="steps between two lines of the training history")
-    parallel_stages: Count = Field(description="stages the Prefect flow runs at once")
-    stage_retries: int = Field(ge=0, description="times the flow retries a failed stage")
-    retry_delay_seconds: float = Field(ge=0.0, description="pause before a retry")
-    experiment: str = Field(min_length=1, description="name of the MLflow experiment")
 
 
 class StudyFile(Section):

@@ -19,7 +19,8 @@ import json, os, signal, sys, time
 from pathlib import Path
 from components.config.problems import DataError, StudyError
 from tasks.ray_head import ray_head
-from tasks.ray_train import Resources, ray_session
+from tasks.ray_resources import Resources
+from tasks.ray_train import ray_session
 folder = Path(sys.argv[1])
 """
 

@@ -122,3 +122,30 @@ def test_an_error_needs_no_torch() -> None:
         "load_study(Path('params.yaml')); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_an_arm_can_run_elsewhere_than_the_others(tmp_path: Path) -> None:
+    text = (ROOT / "scales" / "tiny.yaml").read_text()
+    own = "  arms: {twin-full: {workers: 2, micro_batch_rows: 2, ray_resources: {big: 1}}, hd-n2: {device: cpu}}\n"
+    (tmp_path / "params.yaml").write_text(text.replace("  experiment: tiny\n", f"  experiment: tiny\n{own}"))
+    runtime = load_study(tmp_path / "params.yaml").runtime
+    twin, other = runtime.for_arm("twin-full"), runtime.for_arm("tlm-uniform")
+    assert (twin.workers, twin.micro_batch_rows, twin.ray_resources, twin.threads_per_worker) == (2, 2, {"big": 1}, 1)
+    assert (other.workers, other.ray_resources) == (1, {})
+    assert runtime.for_arm("hd-n2").device == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ("{twin-ful: {workers: 2}}", "runtime.arms.twin-ful: no such arm, repair, expansion or control; did you mean twin-full?"),
+        ("{hd-n2: {workers: 3}}", "multiple of runtime.arms.hd-n2.workers x runtime.arms.hd-n2.micro_batch_rows = 3 x 4"),
+        ("{twin-full: {workers: 4, micro_batch_rows: 1, gpus_per_worker: 0.5}}", "twin-full.gpus_per_worker: several workers need"),
+    ],
+)
+def test_what_differs_for_an_arm_is_checked(tmp_path: Path, own: str, said: str) -> None:
+    text = (ROOT / "scales" / "tiny.yaml").read_text()
+    (tmp_path / "params.yaml").write_text(text.replace("  experiment: tiny\n", f"  experiment: tiny\n  arms: {own}\n"))
+    with pytest.raises(ConfigError) as caught:
+        load_study(tmp_path / "params.yaml")
+    assert said in str(caught.value)

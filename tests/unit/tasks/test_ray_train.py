@@ -10,7 +10,8 @@ import pytest
 from components.config.problems import ConfigError, DataError
 from tasks import ray_train
 from tasks.ray_head import probe_address
-from tasks.ray_train import Resources, WorkerLostError, choose_device
+from tasks.ray_resources import Resources, choose_device
+from tasks.ray_train import WorkerLostError
 
 
 def machine(cpus: int, gpus: int = 0, alive: bool = True) -> dict:
@@ -40,6 +41,19 @@ def test_gpus_that_are_not_there_are_refused() -> None:
 def test_worker_must_fit_on_one_machine() -> None:
     with pytest.raises(ConfigError, match="1 workers x 3 threads do not fit"):
         choose_device(Resources(1, threads=3, device="cpu"), [machine(2), machine(2)])
+
+
+def test_half_a_gpu_is_enough_for_an_arm_that_shares_one() -> None:
+    half = Resources(1, threads=1, device="auto", gpus=0.5)
+    assert choose_device(half, [machine(2, gpus=1)]) == "cuda"
+    assert half.of_a_worker("cuda") == {"CPU": 1, "GPU": 0.5}
+
+
+def test_resources_that_only_one_machine_has_decide_what_fits() -> None:
+    big = {"Alive": True, "Resources": {"CPU": 4.0, "big": 2.0}}
+    assert choose_device(Resources(2, threads=1, device="cpu", custom={"big": 1.0}), [big, machine(64)]) == "cpu"
+    with pytest.raises(ConfigError, match=r"3 workers x 1 threads \+ 1 big do not fit .*68 CPUs on 2 machines.*ray_resources"):
+        choose_device(Resources(3, threads=1, device="cpu", custom={"big": 1.0}), [big, machine(64)])
 
 
 def test_dead_machines_do_not_count() -> None:
