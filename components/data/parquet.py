@@ -1,7 +1,8 @@
 """Documents in one parquet file, local or remote, a few hundred rows at a time.
 
-`ParquetFile.iter_batches` reads only the columns asked for and starts no threads. The `pyarrow.dataset` scanner, which `datasets`
-streams with, does: dropped half-way (a token budget), it aborts the interpreter at exit (apache/arrow#45214).
+`ParquetFile.iter_batches` reads only the columns asked for, and with `pre_buffer=False` on the calling thread. Otherwise threads
+of Arrow's read ahead: from a Python file (the hub's) they free Python's bytes, and one that does so while the interpreter ends
+aborts the process. So does the `pyarrow.dataset` scanner that `datasets` streams with (apache/arrow#45214).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def read_parquet(file: Any, where: str, text_column: str, other_columns: tuple[s
 
     row = 0
     try:
-        with pq.ParquetFile(file) as parquet:
+        with pq.ParquetFile(file, pre_buffer=False) as parquet:
             _check_text_column(parquet.schema_arrow, text_column, where)
             columns = [text_column, *(name for name in other_columns if name in parquet.schema_arrow.names and name != text_column)]
             for piece in parquet.iter_batches(ROWS_PER_READ, columns=columns, use_threads=False):
