@@ -1,6 +1,7 @@
 """Exports one depth of a trained arm as a checkpoint that `transformers` loads.
 
-A prefix of one width is an ordinary LlamaForCausalLM; one with a junction brings its own modelling file (trust_remote_code=True).
+A prefix of one width is an ordinary LlamaForCausalLM; one with a junction, or with streams, brings its own modelling file
+(trust_remote_code=True).
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ import argparse
 from pathlib import Path
 
 from components.inference.export_folder import check_out
-from tasks.choice import add_model_arguments, check_option, choose_model
+from tasks.choice import add_model_arguments, add_streams_argument, check_option, check_streams, choose_model
 from tasks.command import run_command
 
 EXAMPLES = """examples:
   python -m tasks.export --arm tlm-uniform --depth 7 --out exports/small     the first 7 blocks
   python -m tasks.export --arm tlm-uniform --depth 16 --out exports/full     the whole cascade
+  python -m tasks.export --arm hd-n4 --depth 12 --out exports/hidden         with the streams of the model
   python -m tasks.export --arm mlms --depth 8 --seed 43 --out exports/other  another seed's model
 """
 
@@ -24,9 +26,10 @@ def main() -> None:
     arguments = _arguments()
     chosen = choose_model(arguments)
     depth = check_option("--depth", arguments.depth, chosen.arm.model.n_blocks)
+    streams = check_streams(arguments.streams, chosen.arm)
     check_out(arguments.out)
 
-    from components.config.problems import DataError
+    from components.config.problems import ConfigError, DataError
     from components.data.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.open(arguments.tokenizer)
@@ -43,8 +46,12 @@ def main() -> None:
     found = {name: arguments.artifacts / name / f"{chosen.arm.name}.json" for name in ("evaluation", "profile")}
     evaluation = read_record(ArmEvaluation, found["evaluation"]) if found["evaluation"].exists() else None
     profile = read_record(ArmProfile, found["profile"]) if found["profile"].exists() else None
-    readme = export_readme(card, depth, evaluation, profile, tokenizer.eos_token)
-    kind = export_prefix(model, card, depth, tokenizer, readme, arguments.out)
+    readme = export_readme(card, (depth, streams), evaluation, profile, tokenizer.eos_token)
+    try:
+        with model.running(streams):
+            kind = export_prefix(model, card, depth, tokenizer, readme, arguments.out)
+    except ValueError as error:
+        raise ConfigError(f"--arm {chosen.arm.name}: {error}") from None
     size = sum(path.stat().st_size for path in arguments.out.iterdir())
     remote = "" if kind == "LlamaForCausalLM" else ", trust_remote_code=True"
     print(f"{arguments.out}: {chosen.arm.name}, depth {depth} of {model.n_blocks}, {size / 2**20:,.1f} MiB, {kind}")
@@ -57,6 +64,7 @@ def _arguments() -> argparse.Namespace:
     )
     add_model_arguments(parser)
     parser.add_argument("--depth", type=int, required=True, help="k, blocks of the prefix")
+    add_streams_argument(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder to write; must not exist or be empty")
     parser.add_argument(
         "--tokenizer", type=Path, default=Path("artifacts/tokenizer"), help="folder of the tokenizer (default: %(default)s)"

@@ -1,7 +1,8 @@
 """Writes one depth of a trained cascade as a model that `transformers` loads.
 
 A prefix that lies in one segment has one width and is an ordinary Llama. With a junction it comes with its own modelling file
-(`modeling_telescopic.py`), which `trust_remote_code=True` loads. Either way the folder stands alone: every tensor it needs, each
+(`modeling_telescopic.py`), which `trust_remote_code=True` loads; with Hidden Decoding streams, those that the model runs, with one
+more (`export_streams.py`). Either way the folder stands alone: every tensor it needs, each
 with storage of its own, the tokenizer, and a card with the numbers measured for that depth.
 
 This file is here and not beside the model files because it decides no trained number: an edit of it must not retrain anything.
@@ -19,13 +20,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from components.config.schema import Segment
+from components.config.model import BlockShape
+from components.config.schema import Model, Segment
 from components.data.tokenizer import TOKENIZER_FILE, Tokenizer
 from components.inference.export_folder import check_out
+from components.inference.export_streams import MODELING as STREAMS_MODELING
+from components.inference.export_streams import stream_config, stream_weights
 from components.models.blocks import Block, RMSNorm
 from components.models.cascade import Cascade, Exit, TiedHead
 from components.models.files import WEIGHTS, ModelCard, save_tensors
 from components.models.repaired import Repaired
+from components.models.streams import StreamedCascade
 
 MODELING = "modeling_telescopic.py"
 
@@ -59,17 +64,19 @@ def export_prefix(model: Cascade, card: ModelCard, depth: int, tokenizer: Tokeni
 
     Raises:
         ConfigError: the folder cannot be written, or has something in it.
-        ValueError: `depth` outside 1..N, or the model has hidden-decoding streams.
+        ValueError: `depth` outside 1..N, or blocks that the modelling file does not have.
     """
-    if model.settings.streams is not None:
-        raise ValueError("models with hidden-decoding streams cannot be exported yet; choose an arm without streams")
     prefix = _prefix(model, depth)
-    is_llama = len(prefix.segments) == 1 and prefix.affine is None
+    has_streams = isinstance(model, StreamedCascade)
+    is_llama = len(prefix.segments) == 1 and prefix.affine is None and not has_streams
     check_out(out)
     aside = out.with_name(f".{out.name}.{os.getpid()}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     weights, config = _as_llama(model, prefix) if is_llama else _as_cascade(model, prefix)
+    if isinstance(model, StreamedCascade):
+        weights |= stream_weights(model, len(prefix.segments))
+        config |= stream_config(model, depth)
     save_tensors({name: tensor.detach().clone() for name, tensor in weights.items()}, aside / WEIGHTS)
     ids = {"bos_token_id": card.eos_id, "eos_token_id": card.eos_id, "pad_token_id": card.eos_id}
     dtype = str(prefix.head.weight.dtype).removeprefix("torch.")
@@ -78,8 +85,8 @@ def export_prefix(model: Cascade, card: ModelCard, depth: int, tokenizer: Tokeni
     _write_json(aside / "generation_config.json", {**ids, "do_sample": False})
     tokenizer.raw.save(str(aside / TOKENIZER_FILE))
     _write_json(aside / "tokenizer_config.json", _tokenizer_config(tokenizer, card.seq_len))
-    if not is_llama:
-        shutil.copyfile(Path(__file__).with_name(MODELING), aside / MODELING)
+    for name in () if is_llama else (MODELING, STREAMS_MODELING) if has_streams else (MODELING,):
+        shutil.copyfile(Path(__file__).with_name(name), aside / name)
     (aside / "README.md").write_text(readme, encoding="utf-8")
     if out.exists():
         out.rmdir()
@@ -146,6 +153,8 @@ def _as_llama(model: Cascade, prefix: _Prefix) -> tuple[dict[str, Tensor], dict[
 
 def _as_cascade(model: Cascade, prefix: _Prefix) -> tuple[dict[str, Tensor], dict[str, Any]]:
     settings = model.settings
+    if any(shape != _plain(settings, shape.d_model) for shape in settings.blocks):
+        raise ValueError("only blocks with plain heads and a SwiGLU of ffn_ratio can be exported with junctions or streams")
     weights = {f"embeddings.{i}.weight": table.weight for i, table in enumerate(prefix.embeddings)}
     for i, block in enumerate(prefix.blocks):
         weights |= {f"blocks.{i}.{name}": weight for name, weight in block.named_parameters()}
@@ -168,6 +177,12 @@ def _as_cascade(model: Cascade, prefix: _Prefix) -> tuple[dict[str, Tensor], dic
         "norm_eps": settings.norm_eps,
     }
     return weights, config
+
+
+def _plain(settings: Model, d_model: int) -> BlockShape:
+    """The block of that width that the modelling file has."""
+    n_heads, d_inner = d_model // settings.head_dim, (settings.ffn_ratio or 0) * d_model
+    return BlockShape(d_model, settings.head_dim, n_heads, n_heads, d_inner, False, settings.norm_eps)
 
 
 def _tokenizer_config(tokenizer: Tokenizer, seq_len: int) -> dict[str, Any]:

@@ -7,16 +7,21 @@ from components.results import ArmEvaluation, ArmProfile
 
 
 def export_readme(
-    card: ModelCard, depth: int, evaluation: ArmEvaluation | None, profile: ArmProfile | None, tokenizer_eos: str
+    card: ModelCard, place: tuple[int, int], evaluation: ArmEvaluation | None, profile: ArmProfile | None, tokenizer_eos: str
 ) -> str:
-    """Markdown with the numbers that there are; a results file that is missing is said to be."""
-    n_blocks = card.model.n_blocks
+    """Markdown with the numbers that there are; a results file that is missing is said to be.
+
+    Args:
+        place: depth and number of streams.
+    """
+    (depth, n_streams), n_blocks = place, card.model.n_blocks
+    streams = "" if card.model.streams is None else f", with {n_streams} Hidden Decoding streams per token"
     trained = "is one of the depths that training gave a loss" if depth in card.trained_depths else "never got a loss in training"
     lines = [
         f"# {card.arm}, depth {depth} of {n_blocks}",
         "",
         f"The first {depth} blocks of a telescopic cascade (arm `{card.arm}`, seed {card.seed}), read out by the exit of their "
-        f"segment, as a language model of its own. Depth {depth} {trained}.",
+        f"segment, as a language model of its own{streams}. Depth {depth} {trained}.",
         "",
         "```python",
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
@@ -30,7 +35,7 @@ def export_readme(
         "",
         "| measured | value |",
         "|---|---|",
-        *(f"| {name} | {value} |" for name, value in [*_quality(card, depth, evaluation), *_speed(depth, profile)]),
+        *(f"| {name} | {value} |" for name, value in [*_quality(card, place, evaluation), *_speed(place, profile)]),
         "",
         "| made by | value |",
         "|---|---|",
@@ -43,7 +48,7 @@ def export_readme(
     return "\n".join(lines)
 
 
-def _quality(card: ModelCard, depth: int, evaluation: ArmEvaluation | None) -> list[tuple[str, str]]:
+def _quality(card: ModelCard, place: tuple[int, int], evaluation: ArmEvaluation | None) -> list[tuple[str, str]]:
     if evaluation is None:
         return [("quality", "not evaluated yet")]
     scores = [
@@ -51,7 +56,7 @@ def _quality(card: ModelCard, depth: int, evaluation: ArmEvaluation | None) -> l
         for seed in evaluation.seeds
         if seed.seed == card.seed
         for score in seed.depths
-        if (score.depth, score.n_streams) == (depth, 1)
+        if (score.depth, score.n_streams) == place
     ]
     if not scores or scores[0].nll_nats is None:
         return [("quality", "no finite score at this depth")]
@@ -65,7 +70,7 @@ def _quality(card: ModelCard, depth: int, evaluation: ArmEvaluation | None) -> l
     ]
 
 
-def _speed(depth: int, profile: ArmProfile | None) -> list[tuple[str, str]]:
+def _speed(place: tuple[int, int], profile: ArmProfile | None) -> list[tuple[str, str]]:
     if profile is None:
         return [("latency", "not profiled yet")]
     where = f"{profile.device}, threads: {profile.threads}" if profile.device_kind == "cpu" else profile.device
@@ -75,5 +80,5 @@ def _speed(depth: int, profile: ArmProfile | None) -> list[tuple[str, str]]:
             f"{cell.decode.median_seconds * 1e3:.2f} ms ({where}, {profile.dtype}, this project's engine)",
         )
         for cell in profile.cells
-        if (cell.depth, cell.n_streams) == (depth, 1)
+        if (cell.depth, cell.n_streams) == place
     ]

@@ -114,7 +114,8 @@ class Block(nn.Module):
 class TelescopicForCausalLM(PreTrainedModel, GenerationMixin):
     """The prefix as a causal language model."""
 
-    config_class = TelescopicConfig
+    config_class: type[PretrainedConfig] = TelescopicConfig
+    block_type: type[nn.Module] = Block
     _no_split_modules = ["Block"]  # noqa: RUF012
     _supports_sdpa = True
 
@@ -124,7 +125,7 @@ class TelescopicForCausalLM(PreTrainedModel, GenerationMixin):
         self.embeddings = nn.ModuleList(
             nn.Embedding(config.vocab_size, width - before) for before, width in zip([0, *widths], widths, strict=False)
         )
-        self.blocks = nn.ModuleList(Block(width, config) for n_blocks, width in config.segments for _ in range(n_blocks))
+        self.blocks = nn.ModuleList(self.block_type(width, config) for n_blocks, width in config.segments for _ in range(n_blocks))
         self.affine = nn.Linear(widths[-1], widths[-1]) if config.affine_read_out else None
         self.norm = RMSNorm(widths[-1], config.norm_eps)
         self.head = nn.Linear(widths[-1], config.vocab_size, bias=False)
@@ -166,10 +167,9 @@ class TelescopicForCausalLM(PreTrainedModel, GenerationMixin):
         if past is None and use_cache:
             past = DynamicCache()
         n_past = 0 if past is None else int(past.get_seq_length())
-        mask_BHTS = _mask(attention_mask, n_past, input_ids)
         if position_ids is None:
             position_ids = _positions(attention_mask, n_past, input_ids)
-        x_BTD = self._run(input_ids, self._angles(position_ids), mask_BHTS, past)
+        x_BTD = self._run(input_ids, position_ids, attention_mask, past, n_past)
         if self.affine is not None:
             x_BTD = x_BTD + self.affine(x_BTD)
         logits_BTV = self.head(self.norm(x_BTD[:, -logits_to_keep:] if logits_to_keep else x_BTD))
@@ -178,7 +178,11 @@ class TelescopicForCausalLM(PreTrainedModel, GenerationMixin):
             loss = F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=-100)
         return CausalLMOutputWithPast(loss, logits_BTV, past)
 
-    def _run(self, tokens_BT: Tensor, angles: Tensor, mask_BHTS: Tensor | None, past: DynamicCache | None) -> Tensor:
+    def _run(
+        self, tokens_BT: Tensor, positions_BT: Tensor, attention_mask: Tensor | None, past: DynamicCache | None, n_past: int
+    ) -> Tensor:
+        """The residual stream of the new tokens after all blocks."""
+        angles, mask_BHTS = self._angles(positions_BT), _mask(attention_mask, n_past, tokens_BT)
         x_BTD: Tensor = self.embeddings[0](tokens_BT)
         layer = 0
         for segment, (n_blocks, _) in enumerate(self.config.segments):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,18 +16,30 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from components.config.problems import ConfigError
-from components.config.schema import BpeTokenizer
+from components.config.schema import BpeTokenizer, Model, Segment
 from components.data.tokenizer import Tokenizer, train_bpe
 from components.inference.export import export_prefix
 from components.inference.generate import Request, generate
 from components.models.cascade import Cascade
 from components.models.files import ModelCard
 from components.models.repaired import Repaired, RepairPart
+from components.models.streams import build_cascade
 from tests.toys import toy_model, toy_tokens
+from tests.unit.models.test_streams import toy_streams
 
 VOCAB = 300
 DEPTHS = range(1, 6)  # exits at 2, 4, 5: before, at and after each junction
 REPAIRS: dict[str, RepairPart] = {"norm": "norm", "affine": "affine", "head": "head", "block": "block"}
+SEGMENTS = (Segment(n_blocks=1, d_model=16), Segment(n_blocks=4, d_model=24))
+STREAMED: dict[str, dict[str, Any]] = {
+    "mixed": {},
+    "physical": {"rope_rule": "physical", "layers": ("cross_full",) * 5},
+    "shared": {"kv": "shared"},
+    "window": {"layers": ("cross_local", "intra") * 2 + ("cross_local",), "local": {"size": 3, "unit": "tokens"}, "n_streams": 3},
+    "sum": {"supervision": "sum", "layers": ("cross_full", "intra", "intra", "cross_full", "intra")},
+    "fewer": {"sampled": (2, 4)},
+    "mirrored": {"layers": ("intra", "cross_full", "intra", "cross_full", "intra"), "n_mirrored": 2, "rope_rule": "logical"},
+}
 PROMPT = "what the states of the union"
 
 LOADING = """
@@ -93,6 +106,10 @@ def models() -> dict[str, tuple[Cascade, int]]:
     for part in REPAIRS.values():
         model = _drawn(Repaired(toy_model(), VOCAB, part, [1, 3]))
         chosen |= {f"repair-{part}-{depth}": (model, depth) for depth in (1, 3)}
+    for name, changes in STREAMED.items():
+        streams = toy_streams(**{"n_streams": 4, **changes})
+        model = _drawn(build_cascade(Model.model_validate({**dict(toy_model()), "segments": SEGMENTS, "streams": streams}), VOCAB))
+        chosen |= {f"streams-{name}-{depth}": (model, depth) for depth in (1, 3, 5)}
     return chosen
 
 
@@ -101,7 +118,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory, models: Mapping[str, tupl
     """A folder of exports, and what a fresh process found in them."""
     root = tmp_path_factory.mktemp("exports")
     for name, (model, depth) in models.items():
-        export_prefix(model, _card(model), depth, tokenizer, "a card", root / name)
+        with model.running(model.stream_counts[0]):
+            export_prefix(model, _card(model), depth, tokenizer, "a card", root / name)
     environment = {**os.environ, "HF_HOME": str(root / "hub"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     tokens = json.dumps(toy_tokens(2, 20).tolist())
     command = [sys.executable, "-c", LOADING, str(root), tokens, PROMPT]
@@ -114,7 +132,7 @@ def test_logits_are_those_of_the_prefix_in_place(exported: Path, models: Mapping
     found = load_file(exported / "logits.safetensors")
     worst = {}
     for name, (model, depth) in models.items():
-        with torch.no_grad():
+        with torch.no_grad(), model.running(model.stream_counts[0]):
             wanted = model(toy_tokens(2, 20), depth)
         worst[name] = float((found[name] - wanted).abs().max() / wanted.abs().max())
         # float32: padding and a mask change the order of the sums
@@ -128,7 +146,9 @@ def test_one_width_is_a_plain_llama_and_more_bring_their_own_file(exported: Path
         "plain-1", "plain-2", "repair-norm-1", "repair-head-1", "repair-block-1",
     }  # fmt: skip
     for name, kind in classes.items():
-        assert (exported / name / "modeling_telescopic.py").exists() == (kind == "TelescopicForCausalLM")
+        assert (exported / name / "modeling_telescopic.py").exists() == (kind != "LlamaForCausalLM")
+        assert (exported / name / "modeling_hidden_decoding.py").exists() == (kind == "HiddenDecodingForCausalLM")
+        assert name.startswith("streams-") == (kind == "HiddenDecodingForCausalLM")
 
 
 def test_every_tensor_has_its_own_storage_and_no_more_than_the_prefix_needs(exported: Path) -> None:
@@ -154,7 +174,8 @@ def test_generation_gives_the_text_of_the_engine(
         assert text["prompt"] == tokenizer.encode_batch([PROMPT])[0]
         model, depth = models[name]
         if not name.startswith("repair-block"):  # the engine has no cache for a repair block
-            assert text["new"] == generate(model, [Request(tuple(text["prompt"]), depth, 8)])[0].tokens, name
+            with model.running(model.stream_counts[0]):
+                assert text["new"] == generate(model, [Request(tuple(text["prompt"]), depth, 8)])[0].tokens, name
 
 
 def test_a_folder_that_is_taken_is_refused(tmp_path: Path, models: Mapping[str, tuple[Cascade, int]], tokenizer: Tokenizer) -> None:

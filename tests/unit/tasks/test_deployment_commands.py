@@ -120,6 +120,16 @@ def test_export_writes_a_checkpoint_with_its_card(
     assert "not evaluated yet" in (tmp_path / "out/README.md").read_text()
 
 
+def test_export_with_streams_brings_its_own_files(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _run(monkeypatch, "export", "--arm", "hd-n2", "--depth", "2", "--out", str(tmp_path / "out"))
+    assert "HiddenDecodingForCausalLM" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "out").glob("*.py")} == {"modeling_telescopic.py", "modeling_hidden_decoding.py"}
+    assert json.loads((tmp_path / "out/config.json").read_text())["n_streams"] == 2
+    assert "with 2 Hidden Decoding streams" in (tmp_path / "out/README.md").read_text()
+
+
 def test_profile_and_select_choose_an_operating_point(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
