@@ -22,7 +22,7 @@ class Experts(Section):
         description="score of an expert: its share of a softmax, or a sigmoid of its own; those chosen are divided by their sum"
     )
     balance: Literal["bias", "auxiliary"] = Field(
-        description="bias: after a step, experts with less than mean load are lifted in the choice, others lowered; auxiliary: a loss"
+        description="bias: after a step, experts below the mean load are lifted in the choice, others lowered; auxiliary: a loss"
     )
     balance_weight: float = Field(
         gt=0.0, description="what a step adds to or takes from a bias; or the weight of the auxiliary loss"

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
+from components.config.experts import Experts
 from components.config.section import Count, Section, broken_rule
 from components.config.streams import Streams
 
@@ -19,8 +20,9 @@ class BlockShape(NamedTuple):
 
     Attributes:
         n_kv_heads: heads of keys and values; several query heads read one (grouped-query attention) when they are fewer.
-        d_inner: inner width of the SwiGLU.
+        d_inner: inner width of the SwiGLU; with experts, that which one row goes through.
         qk_norm: queries and keys pass an RMSNorm of their own, per head, before the rotation.
+        experts: the mixture that takes the SwiGLU's place; None: it is dense.
     """
 
     d_model: int
@@ -30,6 +32,7 @@ class BlockShape(NamedTuple):
     d_inner: int
     qk_norm: bool
     norm_eps: float
+    experts: Experts | None = None
 
     @property
     def d_queries(self) -> int:
@@ -40,6 +43,11 @@ class BlockShape(NamedTuple):
     def d_keys(self) -> int:
         """Width of all keys together; the values have the same."""
         return self.n_kv_heads * self.head_dim
+
+    @property
+    def ffn_columns(self) -> int:
+        """Columns of width d_model that a row is multiplied with in the feed-forward: gate, up, down, and the router's."""
+        return 3 * self.d_inner + (0 if self.experts is None else self.experts.n_experts)
 
     @property
     def is_grouped(self) -> bool:
@@ -103,6 +111,9 @@ class Model(Section):
         description="may a token attend to earlier documents packed into the same row"
     )
     streams: Streams | None = Field(default=None, description="Hidden Decoding: several streams per token; absent: one")
+    experts: Experts | None = Field(
+        default=None, description="mixture of experts in every block, in place of ffn_ratio; absent: dense"
+    )
 
     @property
     def n_blocks(self) -> int:
@@ -148,10 +159,9 @@ class Model(Section):
 
     def _block(self, segment: Segment) -> BlockShape:
         n_heads = segment.n_heads or segment.d_model // self.head_dim
-        d_inner = segment.d_inner or (self.ffn_ratio or 0) * segment.d_model
-        return BlockShape(
-            segment.d_model, self.head_dim, n_heads, segment.n_kv_heads or n_heads, d_inner, self.qk_norm, self.norm_eps
-        )
+        n_kv_heads = segment.n_kv_heads or n_heads
+        d_inner = self.experts.active_inner if self.experts else segment.d_inner or (self.ffn_ratio or 0) * segment.d_model
+        return BlockShape(segment.d_model, self.head_dim, n_heads, n_kv_heads, d_inner, self.qk_norm, self.norm_eps, self.experts)
 
     @model_validator(mode="after")
     def _check(self) -> Model:
@@ -180,6 +190,9 @@ class Model(Section):
         if shape.n_heads % shape.n_kv_heads:
             rule = f"must divide the {shape.n_heads} query heads"
             raise broken_rule(f"segments.{i}.n_kv_heads", shape.n_kv_heads, rule, "use a divisor, or leave it out")
+        if self.experts is not None and segment.d_inner is not None:
+            rule = "is the width of a dense SwiGLU, and experts take its place"
+            raise broken_rule(f"segments.{i}.d_inner", segment.d_inner, rule, "leave it out, or leave experts out")
         if not shape.d_inner:
             rule = f"is needed by segment {i}, which has no d_inner"
             raise broken_rule("ffn_ratio", None, rule, "add ffn_ratio: 4, or d_inner to the segment")

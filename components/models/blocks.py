@@ -1,9 +1,8 @@
-"""The parts of a Llama-style decoder block: RMSNorm, rotary attention, SwiGLU.
+"""The parts of a Llama-style decoder block: RMSNorm, rotary attention; its feed-forward has files of its own.
 
 Queries may have more heads than keys and values, and norms of their own, so that a block is also one of SmolLM2 or Qwen3.
 
-Shapes: B batch, T tokens, D width of the residual stream, H query heads, G key and value heads, K channels per head, F inner width
-of the SwiGLU.
+Shapes: B batch, T tokens, D width of the residual stream, H query heads, G key and value heads, K channels per head.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from components.config.model import BlockShape, LinearRope, RopeScaling
+from components.models.experts import ExpertFeedForward
+from components.models.feed_forward import SwiGLU as SwiGLU
 
 
 class Rotary(NamedTuple):
@@ -127,29 +128,17 @@ class Attention(nn.Module):
         return x_BTC.view(*x_BTC.shape[:2], 1, -1, self.shape.head_dim)
 
 
-class SwiGLU(nn.Module):
-    """down(silu(gate(x)) * up(x)); gate and up are one matrix."""
-
-    def __init__(self, d_model: int, d_inner: int) -> None:
-        super().__init__()
-        self.gate_up = nn.Linear(d_model, 2 * d_inner, bias=False)
-        self.down = nn.Linear(d_inner, d_model, bias=False)
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        gate_BTF, up_BTF = self.gate_up(x_BTD).chunk(2, dim=-1)
-        out: Tensor = self.down(F.silu(gate_BTF) * up_BTF)
-        return out
-
-
 class Block(nn.Module):
-    """Pre-norm attention and SwiGLU, each added to the residual stream."""
+    """Pre-norm attention and feed-forward, each added to the residual stream; the feed-forward is a SwiGLU or a mixture of them."""
 
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(shape.d_model, shape.norm_eps)
         self.attention = Attention(shape)
         self.ffn_norm = RMSNorm(shape.d_model, shape.norm_eps)
-        self.ffn = SwiGLU(shape.d_model, shape.d_inner)
+        self.ffn = (
+            SwiGLU(shape.d_model, shape.d_inner) if shape.experts is None else ExpertFeedForward(shape.d_model, shape.experts)
+        )
 
     def forward(self, x_BTD: Tensor, rotary: Rotary, mask_B1TT: Tensor | None) -> Tensor:
         x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rotary, mask_B1TT)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from components.config.schema import Model
 from components.models.blocks import Block, RMSNorm, Rotary, rotary_angles
+from components.models.experts import Imbalance
 
 
 class TiedHead(nn.Module):
@@ -111,7 +112,7 @@ class Cascade(nn.Module):
             if parameter.ndim == 1:
                 nn.init.ones_(parameter)
                 continue
-            std = residual_std if name.endswith(("attention.out.weight", "ffn.down.weight")) else self.settings.init_std
+            std = residual_std if name.endswith(("attention.out.weight", ".down.weight")) else self.settings.init_std
             drawn = torch.empty(parameter.shape).normal_(0.0, std, generator=generator)
             with torch.no_grad():
                 parameter.copy_(drawn)
@@ -141,12 +142,15 @@ class Cascade(nn.Module):
         rotary = self.rotary(tokens_BT.shape[1], tokens_BT.device)
         mask_B1TT = None if documents_BT is None else document_mask(documents_BT)
         x_BTD: Tensor | None = None
+        imbalance = Imbalance()
         for depth in range(1, max(wanted) + 1):
             x_BTD = self.enter(x_BTD, tokens_BT, depth)
             if depth not in skipped:
-                x_BTD = self.blocks[depth - 1](x_BTD, rotary, mask_B1TT)
+                block = cast(Block, self.blocks[depth - 1])
+                x_BTD = block(x_BTD, rotary, mask_B1TT)
+                imbalance.take(block.ffn)
             if depth in wanted:
-                yield depth, x_BTD
+                yield depth, imbalance.attached(x_BTD)
 
     def read(self, tokens_BT: Tensor, depth: int, documents_BT: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Hidden states of F_depth, ready for its head, and the head's weights (`readout.py` makes losses of them).

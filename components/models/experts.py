@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from components.config.experts import Experts
-from components.models.blocks import SwiGLU
+from components.models.feed_forward import SwiGLU
 
 GROUPED_ALIGNMENT = 8  # widths that the grouped product takes are multiples of 16 bytes
 
@@ -92,8 +92,6 @@ class ExpertFeedForward(nn.Module):
         imbalance: sum over batch rows of the auxiliary loss of the latest pass, its weight included; None unless it counts.
     """
 
-    load_E: Tensor
-
     def __init__(self, d_model: int, settings: Experts) -> None:
         super().__init__()
         self.settings = settings
@@ -101,7 +99,7 @@ class ExpertFeedForward(nn.Module):
         self.gate_up = ExpertWeights(settings.n_experts, 2 * settings.d_inner, d_model)
         self.down = ExpertWeights(settings.n_experts, d_model, settings.d_inner)
         self.shared = SwiGLU(d_model, settings.n_shared * settings.d_inner) if settings.n_shared else None
-        self.register_buffer("load_E", torch.zeros(settings.n_experts, dtype=torch.int64), persistent=False)
+        self.load_E = torch.zeros(settings.n_experts, dtype=torch.int64)  # no buffer: it is never saved or moved
         self.rows_of_step: int | None = None  # batch rows of the global step while `counting`
         self.imbalance: Tensor | None = None
 
@@ -121,9 +119,8 @@ class ExpertFeedForward(nn.Module):
         return out_BQD if self.shared is None else out_BQD + self.shared(x_BQD)
 
     def _count(self, routing: Routing, loads_E: Tensor, n_batch_rows: int) -> None:
-        if self.settings.balance == "bias":
-            self.load_E += loads_E
-        elif self.rows_of_step is not None:
+        self.load_E += loads_E
+        if self.settings.balance == "auxiliary" and self.rows_of_step is not None:
             per_row_B = row_imbalance(routing, n_batch_rows, self.settings)
             self.imbalance = per_row_B.sum() * (self.settings.balance_weight / self.rows_of_step)
 
@@ -167,7 +164,7 @@ def counting(model: nn.Module, rows_of_step: int) -> Iterator[None]:
     layers = expert_layers(model)
     for layer in layers:
         layer.rows_of_step = rows_of_step
-        layer.load_E.zero_()
+        layer.load_E = torch.zeros(layer.settings.n_experts, dtype=torch.int64, device=layer.router.weight.device)
     try:
         yield
     finally:

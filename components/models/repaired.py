@@ -37,7 +37,7 @@ class Repaired(Cascade):
             return nn.Linear(shape.d_model, shape.d_model)
         if self.part == "head":
             return Exit(shape.d_model, self.vocab_size, eps)
-        return Block(shape)
+        return Block(shape._replace(experts=None))  # dense, as wide as what one row goes through
 
     def start_repairs(self, seed: int) -> None:
         """Sets every repair to the raw read-out, from the exits as they are now; what that leaves open is drawn from `seed`."""

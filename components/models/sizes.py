@@ -1,7 +1,8 @@
 """Parameters and FLOPs of every prefix, from the settings alone (no torch): what planning and every results file quote.
 
-A multiply-add counts as two operations. Counted are the matrix products (projections, SwiGLU, heads, attention scores and mixing);
-norms, rotary, softmax and look-ups are left out, as is usual. A backward pass costs twice its forward pass.
+A multiply-add counts as two operations. Counted are the matrix products (projections, router, SwiGLU or those of
+the experts that a row goes to, heads, attention scores and mixing); norms, rotary, softmax and look-ups are left out, as is usual.
+A backward pass costs twice its forward pass.
 """
 
 from __future__ import annotations
@@ -14,10 +15,21 @@ from components.models.stream_sizes import streamed_trunk_flops
 
 
 def block_parameters(shape: BlockShape) -> int:
-    """Weights of one block: q, k, v, out, gate, up, down, two norms, and those of queries and keys."""
+    """Weights of one block: q, k, v, out, gate, up, down of all experts, router, two norms, and those of queries and keys."""
     attention = shape.d_model * (2 * shape.d_queries + 2 * shape.d_keys)
     norms = 2 * shape.d_model + (2 * shape.head_dim if shape.qk_norm else 0)
-    return attention + 3 * shape.d_model * shape.d_inner + norms
+    return attention + shape.d_model * shape.ffn_columns + norms + idle_parameters(shape)
+
+
+def idle_parameters(shape: BlockShape) -> int:
+    """Weights of one block that a row does not meet: those of the experts that it does not go to."""
+    experts = shape.experts
+    return 0 if experts is None else 3 * shape.d_model * experts.d_inner * (experts.n_experts - experts.top_k)
+
+
+def active_parameters(model: Model, vocab_size: int, depth: int) -> int:
+    """Of the parameters of F_depth, those that one token meets."""
+    return prefix_parameters(model, vocab_size, depth) - sum(idle_parameters(shape) for shape in model.blocks[:depth])
 
 
 def prefix_parameters(model: Model, vocab_size: int, depth: int) -> int:
@@ -40,7 +52,7 @@ def stored_parameters(model: Model, vocab_size: int) -> int:
 
 def block_flops(shape: BlockShape, seq_len: int) -> int:
     """Forward FLOPs per token of one block: its matrices, and causal attention over on average (seq_len + 1) / 2 positions."""
-    matrices = 2 * shape.d_model * (2 * shape.d_queries + 2 * shape.d_keys + 3 * shape.d_inner)
+    matrices = 2 * shape.d_model * (2 * shape.d_queries + 2 * shape.d_keys + shape.ffn_columns)
     attention = 4 * shape.d_queries * (seq_len + 1) // 2
     return matrices + attention
 

@@ -51,7 +51,7 @@ def visible_keys(kind: str, n_streams: int, asking: int, seq_len: int, window: L
 def streamed_block_flops(model: Model, streams: Streams, depth: int, deepest: int, seq_len: int) -> int:
     """Forward FLOPs per token of block `depth` in a pass that ends after block `deepest`."""
     shape, rows = model.blocks[depth - 1], block_rows(streams, depth, deepest)
-    per_asking, per_read = 2 * shape.d_queries + 3 * shape.d_inner, 2 * shape.d_keys
+    per_asking, per_read = 2 * shape.d_queries + shape.ffn_columns, 2 * shape.d_keys
     matrices = 2 * shape.d_model * (rows.asking * per_asking + rows.read * per_read)
     keys = visible_keys(streams.layers[depth - 1], streams.n_streams, rows.asking, seq_len, streams.local)
     return matrices + 4 * shape.d_queries * keys // seq_len

@@ -30,6 +30,7 @@ from components.config.schema import Model
 from components.config.streams import LayerKind, Streams
 from components.models.blocks import Block, Rotary, rotary_angles
 from components.models.cascade import Cascade, document_mask
+from components.models.experts import Imbalance
 from components.models.stream_attention import Window, cross_attention, intra_attention
 
 EVERY_ROW = slice(None)
@@ -161,6 +162,7 @@ class StreamedCascade(Cascade):
         contexts: dict[int, Tensor] = {}
         sources = {source for depth in range(1, deepest + 1) if (source := self.streams.mirror_source(depth)) is not None}
         x_BQD: Tensor | None = None
+        imbalance = Imbalance()
         for depth in range(1, deepest + 1):
             x_BQD = self.enter(x_BQD, tokens_BT, depth)
             block = cast(StreamBlock, self.blocks[depth - 1])
@@ -172,8 +174,9 @@ class StreamedCascade(Cascade):
                 rotary = by_token if rule.counts_tokens else by_row
                 rows = LayerRows(rule, self._n, tokens_BT.shape[1], rotary, documents_BT)
                 x_BQD = block(x_BQD, rows, None if source is None else contexts[source])
+                imbalance.take(block.ffn)
             if depth in depths:
-                yield depth, self._read_out(x_BQD, tokens_BT.shape[1])
+                yield depth, imbalance.attached(self._read_out(x_BQD, tokens_BT.shape[1]))
 
     def fresh_slice(self, tokens_BT: Tensor, segment: int) -> Tensor:
         """The segment's slice of every running stream's table, rows token-major: [..., n T, slice] of tokens [..., T]."""

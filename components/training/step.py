@@ -14,6 +14,7 @@ from components.config.problems import StudyError
 from components.config.schema import Training
 from components.data.stream import Batch
 from components.models.cascade import Cascade, document_numbers
+from components.models.experts import counting, expert_layers
 from components.objectives.base import Objective, TokenBatch
 from components.training.optimizer import build_optimizer, set_learning_rate
 from components.training.schedule import learning_rate
@@ -43,7 +44,8 @@ def train_step(
     """Runs the objective over the micro-batches of this worker's share, sums gradients over workers, and updates the weights.
 
     Returns:
-        Mean losses of the global batch in nats per valid token (`loss` is the objective's) and `grad_norm` before clipping.
+        Mean losses of the global batch in nats per valid token (`loss` is the objective's), `grad_norm` before clipping, and for a
+        mixture of experts `expert_load`.
 
     Raises:
         NonFiniteLossError: before anything was updated.
@@ -52,10 +54,11 @@ def train_step(
     documents_matter = state.model.settings.document_attention == "block_diagonal"
     state.optimizer.zero_grad(set_to_none=True)
     sums: dict[str, Tensor] = {}
-    for micro in micro_batches(batch, micro_batch_rows, device, eos_id if documents_matter else None):
-        with autocast(device, training.precision):
-            for name, value in objective.backward(state.model, micro, state.step).items():
-                sums[name] = sums[name] + value if name in sums else value
+    with counting(state.model, training.batch_rows):
+        for micro in micro_batches(batch, micro_batch_rows, device, eos_id if documents_matter else None):
+            with autocast(device, training.precision):
+                for name, value in objective.backward(state.model, micro, state.step).items():
+                    sums[name] = sums[name] + value if name in sums else value
     sum_gradients(state.model.parameters())
     values = torch.stack([value.double() for value in sums.values()])
     sum_over_workers([values])
@@ -69,7 +72,24 @@ def train_step(
     set_learning_rate(state.optimizer, learning_rate(training, state.step))
     state.optimizer.step()
     state.step += 1
-    return {**losses, "grad_norm": grad_norm}
+    return {**losses, "grad_norm": grad_norm, **balance_experts(state.model)}
+
+
+def balance_experts(model: Cascade) -> dict[str, float]:
+    """Moves the biases of a mixture of experts by the load that all workers counted in the step.
+
+    Returns:
+        `expert_load`: rows of the most loaded expert, as a multiple of its block's mean; nothing for a dense model.
+    """
+    layers = expert_layers(model)
+    if not layers:
+        return {}
+    loads_LE = torch.stack([layer.load_E for layer in layers])
+    sum_over_workers([loads_LE])
+    for layer, load_E in zip(layers, loads_LE, strict=True):
+        layer.move_bias(load_E)
+    ratios_LE = loads_LE / loads_LE.double().mean(dim=1, keepdim=True).clamp_min(1.0)
+    return {"expert_load": float(ratios_LE.max())}
 
 
 def micro_batches(batch: Batch, rows: int, device: torch.device, eos_id: int | None) -> Iterator[TokenBatch]:

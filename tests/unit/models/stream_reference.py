@@ -77,10 +77,32 @@ def reference_residual(w: dict[str, Tensor], settings: Model, tokens: Tensor, de
         window = None if streams.local is None else (streams.local.size, streams.local.unit)
         mixed = plain_attention(q, k, v, visible_rows(kind, n, length, window, streams.kv))
         x = x + (mixed.reshape(batch, length * n, width) @ w[f"{at}.attention.out.weight"].T).view(x.shape)
-        inner = rms(x, w[f"{at}.ffn_norm.weight"], settings.norm_eps) @ w[f"{at}.ffn.gate_up.weight"].T
-        gate, up = inner.chunk(2, dim=-1)
-        x = x + (gate * torch.sigmoid(gate) * up) @ w[f"{at}.ffn.down.weight"].T
+        x = x + feed_forward(w, f"{at}.ffn", settings, rms(x, w[f"{at}.ffn_norm.weight"], settings.norm_eps))
     return x
+
+
+def feed_forward(w: dict[str, Tensor], at: str, settings: Model, x: Tensor) -> Tensor:
+    """The SwiGLU, or the mixture of them, one row and one expert at a time."""
+    experts = settings.experts
+    if experts is None:
+        return swiglu(x, w[f"{at}.gate_up.weight"], w[f"{at}.down.weight"])
+    outputs = []
+    for row in x.flatten(0, -2):
+        logits = w[f"{at}.router.weight"] @ row
+        scores = torch.softmax(logits, 0) if experts.gate == "softmax" else torch.sigmoid(logits)
+        ranked = scores.detach() + w.get(f"{at}.router.bias", torch.zeros_like(scores))
+        chosen = sorted(range(experts.n_experts), key=lambda e: (-float(ranked[e]), e))[: experts.top_k]
+        total = sum(scores[e] for e in chosen)
+        parts = [scores[e] / total * swiglu(row, w[f"{at}.gate_up.weight"][e], w[f"{at}.down.weight"][e]) for e in chosen]
+        if experts.n_shared:
+            parts.append(swiglu(row, w[f"{at}.shared.gate_up.weight"], w[f"{at}.shared.down.weight"]))
+        outputs.append(torch.stack(parts).sum(dim=0))
+    return torch.stack(outputs).view_as(x)
+
+
+def swiglu(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    gate, up = (x @ gate_up.T).chunk(2, dim=-1)
+    return (gate * torch.sigmoid(gate) * up) @ down.T
 
 
 def reference_logits(w: dict[str, Tensor], settings: Model, tokens: Tensor, depth: int, n: int, reads: str = "last") -> Tensor:
