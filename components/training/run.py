@@ -34,6 +34,7 @@ from components.training.workers import rank_and_workers, wait_for_all
 
 CODE_OF_A_RUN = (
     "config/expansions.py",
+    "config/experts.py",
     "config/model.py",
     "config/schema.py",
     "config/streams.py",
