@@ -120,12 +120,19 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def save_model(model: Cascade, card: ModelCard, folder: Path) -> None:
-    """Writes the model's files aside and renames the folder, so that it is whole whenever it is there."""
+def save_model(model: Cascade, card: ModelCard, folder: Path, weights: Path | None = None) -> None:
+    """Writes the model's files aside and renames the folder, so that it is whole whenever it is there.
+
+    Args:
+        weights: a file that has the model's weights, to be copied; None: they are the model's tensors.
+    """
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    save_tensors(model.state_dict(), aside / WEIGHTS)
+    if weights is None:
+        save_tensors(model.state_dict(), aside / WEIGHTS)
+    else:
+        shutil.copyfile(weights, aside / WEIGHTS)
     write_card(card, aside)
     shutil.rmtree(folder, ignore_errors=True)
     aside.replace(folder)
@@ -171,8 +178,20 @@ def load_model(
             if card.repair is None
             else Repaired(card.model, card.vocab_size, card.repair.part, card.repair.depths)
         )
-    load_weights(model, load_tensors(folder / WEIGHTS), folder / WEIGHTS)
+    tensors = load_tensors(folder / WEIGHTS)
+    load_weights(model, {**_absent_exits(model, card, tensors), **tensors}, folder / WEIGHTS)
     return model.to(device, dtype).eval(), card
+
+
+def _absent_exits(model: Cascade, card: ModelCard, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The read-outs that a twin's file leaves out, as nothing trains them: they give every token the same probability."""
+    trained = {model.segment_at(depth) for depth in card.trained_depths}
+    absent = {
+        name: tensor
+        for name, tensor in model.state_dict().items()
+        if name.startswith("exits.") and int(name.split(".")[1]) not in trained and name not in tensors
+    }
+    return {name: torch.ones(tensor.shape) if tensor.ndim == 1 else torch.zeros(tensor.shape) for name, tensor in absent.items()}
 
 
 def load_weights(model: Cascade, tensors: Mapping[str, Tensor], path: Path) -> None:

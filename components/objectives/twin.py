@@ -1,7 +1,7 @@
 """The vanilla baseline: one stand-alone model with one loss.
 
 By default the twin of an exit is the cascade prefix up to that exit, trained alone; `model.segments` of the arm gives it any other
-shape.
+shape. It has the read-out of its last segment only.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from components.config.schema import Model, ObjectiveSettings
-from components.models.sizes import prefix_flops
+from components.models.sizes import prefix_flops, prefix_parameters
 from components.objectives import base
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from components.models.cascade import Cascade
@@ -37,6 +39,18 @@ class Settings(ObjectiveSettings):
 class Objective(base.Objective):
     def __init__(self, settings: ObjectiveSettings, model: Model, vocab_size: int, seed: int) -> None:
         super().__init__(model, vocab_size, seed)
+
+    def start(self, model: Cascade, base_dir: Path | None) -> None:
+        """Draws all weights of the shape, so that a seed means the same ones as ever, and lets go of the other read-outs."""
+        from torch import nn
+
+        super().start(model, base_dir)
+        for i in range(len(model.exits) - 1):
+            model.exits[i] = nn.Identity()
+
+    def parameter_counts(self) -> tuple[int, int]:
+        alone = prefix_parameters(self.model, self.vocab_size, self.model.n_blocks)
+        return alone, alone
 
     def depths_at(self, step: int) -> tuple[int, ...]:
         return (self.model.n_blocks,)
