@@ -39,7 +39,7 @@ def main() -> None:
     from components.models.files import load_model
     from components.results import ArmEvaluation, ArmProfile, read_record
 
-    model, card = load_model(chosen.folder)
+    model, card = load_model(chosen.folder, dtype=None)
     if card.tokenizer_hash != tokenizer.hash:
         raise DataError(f"{arguments.tokenizer}: not the tokenizer that {chosen.folder} was trained with; run `dvc repro`")
     check_option("--depth", depth, model.n_blocks)
@@ -53,7 +53,7 @@ def main() -> None:
     except ValueError as error:
         raise ConfigError(f"--arm {chosen.arm.name}: {error}") from None
     size = sum(path.stat().st_size for path in arguments.out.iterdir())
-    remote = "" if kind == "LlamaForCausalLM" else ", trust_remote_code=True"
+    remote = "" if kind in ("LlamaForCausalLM", "Qwen3ForCausalLM") else ", trust_remote_code=True"
     print(f"{arguments.out}: {chosen.arm.name}, depth {depth} of {model.n_blocks}, {size / 2**20:,.1f} MiB, {kind}")
     print(f'load it with AutoModelForCausalLM.from_pretrained("{arguments.out}"{remote})')
 

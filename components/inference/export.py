@@ -1,6 +1,7 @@
 """Writes one depth of a trained cascade as a model that `transformers` loads.
 
-A prefix that lies in one segment has one width and is an ordinary Llama. With a junction it comes with its own modelling file
+A prefix that lies in one segment has one width and is an ordinary Llama, or a Qwen3 when queries and keys have norms. With a
+junction it comes with its own modelling file
 (`modeling_telescopic.py`), which `trust_remote_code=True` loads; with Hidden Decoding streams, those that the model runs, with one
 more (`export_streams.py`). Either way the folder stands alone: every tensor it needs, each
 with storage of its own, the tokenizer, and a card with the numbers measured for that depth.
@@ -23,6 +24,8 @@ from torch import Tensor, nn
 from components.config.model import BlockShape
 from components.config.schema import Model, Segment
 from components.data.tokenizer import TOKENIZER_FILE, Tokenizer
+from components.huggingface.config import config_of
+from components.huggingface.weights import split_weights
 from components.inference.export_folder import check_out
 from components.inference.export_streams import MODELING as STREAMS_MODELING
 from components.inference.export_streams import stream_config, stream_weights
@@ -68,12 +71,12 @@ def export_prefix(model: Cascade, card: ModelCard, depth: int, tokenizer: Tokeni
     """
     prefix = _prefix(model, depth)
     has_streams = isinstance(model, StreamedCascade)
-    is_llama = len(prefix.segments) == 1 and prefix.affine is None and not has_streams
+    is_dense = len(prefix.segments) == 1 and prefix.affine is None and not has_streams and model.settings.experts is None
     check_out(out)
     aside = out.with_name(f".{out.name}.{os.getpid()}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    weights, config = _as_llama(model, prefix) if is_llama else _as_cascade(model, prefix)
+    weights, config = _as_dense(model, prefix, card.seq_len) if is_dense else _as_cascade(model, prefix)
     if isinstance(model, StreamedCascade):
         weights |= stream_weights(model, len(prefix.segments))
         config |= stream_config(model, depth)
@@ -81,11 +84,11 @@ def export_prefix(model: Cascade, card: ModelCard, depth: int, tokenizer: Tokeni
     ids = {"bos_token_id": card.eos_id, "eos_token_id": card.eos_id, "pad_token_id": card.eos_id}
     dtype = str(prefix.head.weight.dtype).removeprefix("torch.")
     shared = {"vocab_size": model.vocab_size, "max_position_embeddings": card.seq_len, "dtype": dtype, "tie_word_embeddings": False}
-    _write_json(aside / "config.json", {**config, **shared, **ids})
+    _write_json(aside / "config.json", {**shared, **config, **ids})
     _write_json(aside / "generation_config.json", {**ids, "do_sample": False})
     tokenizer.raw.save(str(aside / TOKENIZER_FILE))
     _write_json(aside / "tokenizer_config.json", _tokenizer_config(tokenizer, card.seq_len))
-    for name in () if is_llama else (MODELING, STREAMS_MODELING) if has_streams else (MODELING,):
+    for name in () if is_dense else (MODELING, STREAMS_MODELING) if has_streams else (MODELING,):
         shutil.copyfile(Path(__file__).with_name(name), aside / name)
     (aside / "README.md").write_text(readme, encoding="utf-8")
     if out.exists():
@@ -113,42 +116,16 @@ def _prefix(model: Cascade, depth: int) -> _Prefix:
     )
 
 
-def _as_llama(model: Cascade, prefix: _Prefix) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    settings, width = model.settings, prefix.segments[0].d_model
-    weights = {
-        "model.embed_tokens.weight": prefix.embeddings[0].weight,
-        "model.norm.weight": prefix.norm.weight,
-        "lm_head.weight": prefix.head.weight,
-    }
+def _as_dense(model: Cascade, prefix: _Prefix, max_tokens: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    is_tied = isinstance(prefix.head, TiedHead)
+    settings = model.settings.model_copy(update={"segments": tuple(prefix.segments), "tied_embeddings": is_tied})
+    weights = {"embeddings.0.weight": prefix.embeddings[0].weight, "exits.0.norm.weight": prefix.norm.weight}
+    if not is_tied:
+        weights["exits.0.head.weight"] = prefix.head.weight
     for i, block in enumerate(prefix.blocks):
-        q, k, v = block.attention.qkv.weight.chunk(3)
-        gate, up = block.ffn.gate_up.weight.chunk(2)
-        parts = {
-            "self_attn.q_proj": q,
-            "self_attn.k_proj": k,
-            "self_attn.v_proj": v,
-            "self_attn.o_proj": block.attention.out.weight,
-            "mlp.gate_proj": gate,
-            "mlp.up_proj": up,
-            "mlp.down_proj": block.ffn.down.weight,
-            "input_layernorm": block.attention_norm.weight,
-            "post_attention_layernorm": block.ffn_norm.weight,
-        }
-        weights |= {f"model.layers.{i}.{name}.weight": weight for name, weight in parts.items()}
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "hidden_size": width,
-        "intermediate_size": settings.blocks[0].d_inner,
-        "num_hidden_layers": len(prefix.blocks),
-        "num_attention_heads": width // settings.head_dim,
-        "num_key_value_heads": width // settings.head_dim,
-        "head_dim": settings.head_dim,
-        "rms_norm_eps": settings.norm_eps,
-        "rope_parameters": {"rope_type": "default", "rope_theta": settings.rope_theta},
-    }
-    return weights, config
+        weights |= {f"blocks.{i}.{name}": weight for name, weight in block.named_parameters()}
+    dtype = str(prefix.head.weight.dtype).removeprefix("torch.")
+    return split_weights(weights, settings), config_of(settings, model.vocab_size, max_tokens, dtype)
 
 
 def _as_cascade(model: Cascade, prefix: _Prefix) -> tuple[dict[str, Tensor], dict[str, Any]]:

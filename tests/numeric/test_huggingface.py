@@ -11,10 +11,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from components.config.model import Model
+from components.config.schema import BpeTokenizer
+from components.data.tokenizer import train_bpe
 from components.huggingface.config import config_of, read_config
 from components.huggingface.weights import read_weights, split_weights
+from components.inference.export import export_prefix
+from components.inference.generate import Request, generate
 from components.models.cascade import Cascade
-from components.models.files import load_weights
+from components.models.files import ModelCard, load_model, load_weights, save_model
 
 VOCAB = 96
 LLAMA3 = {
@@ -60,6 +64,11 @@ def imported(folder: Path, dtype: torch.dtype | None = torch.float32) -> Cascade
     return model.to(dtype=dtype)
 
 
+def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of every safetensors file of a folder."""
+    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+
+
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_logits_are_those_of_transformers(tmp_path: Path, name: str) -> None:
     theirs = save_checkpoint(tmp_path, name).float()
@@ -78,9 +87,7 @@ def test_every_tensor_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
     save_checkpoint(tmp_path, name)
     model = imported(tmp_path, dtype=None)
     back = split_weights(model.state_dict(), model.settings)
-    stored: dict[str, torch.Tensor] = {}
-    for path in tmp_path.glob("*.safetensors"):
-        stored |= load_file(path)
+    stored = tensors_of(tmp_path)
     assert back.keys() == stored.keys()
     assert all(back[key].dtype == stored[key].dtype and torch.equal(back[key], stored[key]) for key in stored)
 
@@ -96,6 +103,35 @@ def test_the_configuration_comes_back_as_the_same_shape(tmp_path: Path, name: st
     assert (again.model, again.vocab_size, again.max_tokens) == (
         shape.model.model_copy(update={"init_std": 0.02}), shape.vocab_size, shape.max_tokens,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["llama-tied-grouped", "llama-llama3-rope", "llama-sharded-bfloat16", "qwen3"])
+def test_the_exported_folder_is_the_checkpoint_again(tmp_path: Path, name: str) -> None:
+    """Imported as a stage does it, loaded, exported at full depth: the same tensors, and a configuration of the same shape."""
+    save_checkpoint(tmp_path / "theirs", name)
+    shape = read_config(tmp_path / "theirs")
+    tokenizer = train_bpe(["a b c d " * 9], BpeTokenizer(kind="bpe", vocab_size=257, training_bytes=99))[0]
+    card = ModelCard(
+        version=1, arm="base", seed=0, model=shape.model, vocab_size=VOCAB, eos_id=0, objective={}, trained_depths=(3,),
+        repair=None, steps=0, tokens_per_step=0, seq_len=shape.max_tokens, data_fingerprint="", stream_fingerprint="", tokenizer_hash="",
+    )  # fmt: skip
+    save_model(imported(tmp_path / "theirs", dtype=None), card, tmp_path / "ours")
+    model, _ = load_model(tmp_path / "ours", dtype=None)
+    kind = export_prefix(model, card, 3, tokenizer, "", tmp_path / "back")
+    assert kind == {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}[name.split("-")[0]]
+    assert read_config(tmp_path / "back").model == shape.model.model_copy(update={"init_std": 0.02})
+    stored, back = tensors_of(tmp_path / "theirs"), tensors_of(tmp_path / "back")
+    assert back.keys() == stored.keys()
+    assert all(back[key].dtype == stored[key].dtype and torch.equal(back[key], stored[key]) for key in stored)
+
+
+@pytest.mark.parametrize("name", ["llama-tied-grouped", "llama-llama3-rope", "qwen3"])
+def test_the_engine_decodes_what_transformers_decodes(tmp_path: Path, name: str) -> None:
+    theirs = save_checkpoint(tmp_path, name)
+    prompt = [5, 17, 80, 3, 42, 9]
+    wanted = theirs.generate(torch.tensor([prompt]), max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0)
+    found = generate(imported(tmp_path).eval(), [Request(tuple(prompt), 3, 24)])[0].tokens
+    assert found == wanted[0, len(prompt) :].tolist()
 
 
 def test_old_spelling_of_the_rotary_keys_is_read(tmp_path: Path) -> None:
