@@ -47,3 +47,15 @@ def test_signals_are_not_touched_by_import() -> None:
     import tasks.command  # noqa: F401
 
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_progress_bar_outlives_a_clock_that_jumps(capsys: pytest.CaptureFixture[str]) -> None:
+    from tasks.command import progress_bar
+
+    readings = iter([1e9 - 3600.0, 1e9 + 1e6, 1e9 - 1e6, 0.0] + [1e9] * 20)
+    with progress_bar(10, "train", "step") as bar:
+        bar._time = lambda: next(readings)
+        bar.mininterval = 0.0
+        for _ in range(10):
+            bar.update(1)
+    assert "10.0/10.0" in capsys.readouterr().err
