@@ -106,22 +106,22 @@ class Attention(nn.Module):
         """Rotated queries and keys, and values: [B, T, H, K], then [B, T, G, K] twice."""
         n_heads, n_kv_heads = self.shape.n_heads, self.shape.n_kv_heads
         qkv = self._by_head(self.qkv(x_BTD))
-        qk, v_BTGK = qkv[..., : n_heads + n_kv_heads, :], qkv[:, :, 0, n_heads + n_kv_heads :]
+        qk, v = torch.split(qkv, [n_heads + n_kv_heads, n_kv_heads], dim=-2)  # a slice's backward would fill qkv with zeros
         if self.shape.qk_norm:
             qk = torch.cat((self.q_norm(qk[..., :n_heads, :]), self.k_norm(qk[..., n_heads:, :])), dim=-2)
-        qk = rotate(qk, rotary)[:, :, 0]
-        return qk[:, :, :n_heads], qk[:, :, n_heads:], v_BTGK
+        q_BTHK, k_BTGK = torch.split(rotate(qk, rotary).squeeze(2), [n_heads, n_kv_heads], dim=2)
+        return q_BTHK, k_BTGK, v.squeeze(2)
 
     def queries(self, x_BTD: Tensor, rotary: Rotary) -> Tensor:
         """The queries of `project`, without the rest."""
         q = self._by_head(F.linear(x_BTD, self.qkv.weight[: self.shape.d_queries]))
-        return rotate(self.q_norm(q) if self.shape.qk_norm else q, rotary)[:, :, 0]
+        return rotate(self.q_norm(q) if self.shape.qk_norm else q, rotary).squeeze(2)
 
     def keys_and_values(self, x_BTD: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
         """The keys and values of `project`, without the rest."""
         kv = self._by_head(F.linear(x_BTD, self.qkv.weight[self.shape.d_queries :]))
-        k, v = kv[..., : self.shape.n_kv_heads, :], kv[:, :, 0, self.shape.n_kv_heads :]
-        return rotate(self.k_norm(k) if self.shape.qk_norm else k, rotary)[:, :, 0], v
+        k, v = torch.split(kv, self.shape.n_kv_heads, dim=-2)
+        return rotate(self.k_norm(k) if self.shape.qk_norm else k, rotary).squeeze(2), v.squeeze(2)
 
     def _by_head(self, x_BTC: Tensor) -> Tensor:
         """[B, T, 1, heads, K]: the heads of all that share the rotation, in a row."""
