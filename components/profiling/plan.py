@@ -86,7 +86,8 @@ def _reference(study: Study) -> Arm:
 
 def _plan(arm: Arm, study: Study, per_token: float, unit: float) -> ArmPlan:
     training, vocab = arm.training, study.data.tokenizer.vocab_size
-    tokens = training.steps * training.batch_rows * study.data.seq_len
+    trains = arm.objective.trains  # an imported backbone does not
+    tokens = training.steps * training.batch_rows * study.data.seq_len * trains
     stored, trained = build_objective(arm, vocab, training.seeds[0]).parameter_counts()
     n_streams = 1 if arm.model.streams is None else arm.model.streams.n_streams
     return ArmPlan(
@@ -95,7 +96,7 @@ def _plan(arm: Arm, study: Study, per_token: float, unit: float) -> ArmPlan:
         tokens=tokens,
         flops=per_token * tokens,
         relative_cost=per_token / unit,
-        state_bytes=stored * WEIGHT_BYTES + trained * TRAINED_BYTES,
+        state_bytes=stored * WEIGHT_BYTES + trained * TRAINED_BYTES * trains,
         activation_bytes=activation_bytes(
             arm.model, vocab, study.runtime.micro_batch_rows * study.data.seq_len * n_streams, training.precision
         ),

@@ -113,7 +113,8 @@ def test_the_exported_folder_is_the_checkpoint_again(tmp_path: Path, name: str) 
     tokenizer = train_bpe(["a b c d " * 9], BpeTokenizer(kind="bpe", vocab_size=257, training_bytes=99))[0]
     card = ModelCard(
         version=1, arm="base", seed=0, model=shape.model, vocab_size=VOCAB, eos_id=0, objective={}, trained_depths=(3,),
-        repair=None, steps=0, tokens_per_step=0, seq_len=shape.max_tokens, data_fingerprint="", stream_fingerprint="", tokenizer_hash="",
+        repair=None, steps=0, tokens_per_step=0, seq_len=shape.max_tokens, data_fingerprint="",
+        stream_fingerprint="", tokenizer_hash="",
     )  # fmt: skip
     save_model(imported(tmp_path / "theirs", dtype=None), card, tmp_path / "ours")
     model, _ = load_model(tmp_path / "ours", dtype=None)
