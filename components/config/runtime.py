@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Device = Literal["auto", "cpu", "cuda"]
 Gpus = Annotated[float, Field(gt=0.0, le=1.0)]
 Placement = Literal["pack", "spread"]
+Sharding = Literal["none", "fsdp"]
 Resources = Mapping[str, Annotated[float, Field(gt=0.0)]]
 
 
@@ -29,6 +30,7 @@ class ArmRuntime(Section):
     gpus_per_worker: Gpus | None = None
     ray_resources: Resources | None = None
     placement: Placement | None = None
+    sharding: Sharding | None = None
     micro_batch_rows: Count | None = None
 
 
@@ -41,6 +43,9 @@ class Runtime(Section):
     gpus_per_worker: Gpus = Field(default=1.0, description="of one worker on GPUs; less than 1: arms of one worker share one")
     ray_resources: Resources = Field(
         default={}, description="resources of the Ray cluster, by its names (`ray start --resources`), that each worker takes"
+    )
+    sharding: Sharding = Field(
+        default="none", description="none: every worker has the whole model; fsdp: its part of weights, gradients and moments"
     )
     placement: Placement = Field(default="pack", description="several workers on as few machines as can be, or on as many")
     micro_batch_rows: Count = Field(description="rows of one forward-backward pass; more is faster until memory runs out")
@@ -94,6 +99,9 @@ def runtime_problems(runtime: Runtime, models: Mapping[str, Arm], keys: Mapping[
             problem = Problem(keys[name], rows, rule, "change one of the three")
             if problem not in problems:
                 problems.append(problem)
+        if own.sharding == "fsdp" and arm.objective.kind == "repair":
+            rule = "does not split repairs: their trunk is frozen"
+            problems.append(Problem(f"runtime.arms.{name}.sharding", "fsdp", rule, "write none for this model"))
         if not _gpus_fit(own) and _gpus_fit(runtime):
             problems.append(
                 Problem(f"runtime.arms.{name}.gpus_per_worker", own.gpus_per_worker, GPU_RULE, "write 1, or workers: 1")

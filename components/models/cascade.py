@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from components.config.schema import Model
 from components.models.blocks import Block, RMSNorm, Rotary, rotary_angles
 from components.models.experts import Imbalance
+from components.models.parts import put
 
 
 class TiedHead(nn.Module):
@@ -102,11 +103,13 @@ class Cascade(nn.Module):
         return cast(Exit, self.exits[self.segment_at(depth)])
 
     def init_weights(self, seed: int) -> None:
-        """Draws all weights: normal(0, init_std), residual-output projections scaled by 1/sqrt(2N), norms 1.
+        """Draws all weights: normal(0, init_std), residual-output projections scaled by 1/sqrt(2N), norms 1; buffers are 0.
 
         The draw depends on `seed` and the shape alone, and is the same on every device.
         """
         generator = torch.Generator().manual_seed(seed)
+        for buffer in self.buffers():
+            nn.init.zeros_(buffer)
         residual_std = self.settings.init_std / (2 * self.n_blocks) ** 0.5
         for name, parameter in self.named_parameters():
             if parameter.ndim == 1:
@@ -114,8 +117,7 @@ class Cascade(nn.Module):
                 continue
             std = residual_std if name.endswith(("attention.out.weight", ".down.weight")) else self.settings.init_std
             drawn = torch.empty(parameter.shape).normal_(0.0, std, generator=generator)
-            with torch.no_grad():
-                parameter.copy_(drawn)
+            put(parameter, drawn)
 
     def residuals(
         self,

@@ -97,6 +97,7 @@ class Objective(base.Objective):
         from components.config.problems import CheckpointError
         from components.models.expansion import expand_weights, untied
         from components.models.files import load_model
+        from components.models.parts import put_all
 
         if base_dir is None:
             raise CheckpointError("an expansion needs the trained model of its base")
@@ -104,7 +105,7 @@ class Objective(base.Objective):
         weights = trained.state_dict()
         if card.model.tied_embeddings and not self.model.tied_embeddings:
             weights = untied(weights)
-        model.load_state_dict(expand_weights(weights, self._sources(card.model)))
+        put_all(model, expand_weights(weights, self._sources(card.model)))
         if never_separate(self.model):
             log.warning(
                 "one cross_full block and logical positions: streams before the last that start from one table stay equal; use "

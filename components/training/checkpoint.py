@@ -21,8 +21,11 @@ from pathlib import Path
 
 from components.config.problems import CheckpointError, disk_trouble
 from components.models.files import OPTIMIZER, WEIGHTS, file_sha256, load_tensors, load_weights, save_tensors
+from components.models.parts import put_all, save_whole
 from components.training.optimizer import load_optimizer_tensors, optimizer_tensors
+from components.training.sharding import is_sharded
 from components.training.step import TrainState
+from components.training.workers import rank_and_workers
 
 STATE, COMPLETE = "state.json", "complete"
 log = logging.getLogger(__name__)
@@ -68,9 +71,14 @@ def only_writer(folder: Path) -> Iterator[None]:
 def save_checkpoint(state: TrainState, resume: Resume, folder: Path, keep: int) -> None:
     """Writes `folder/step-<n>` and then removes all but the newest `keep` checkpoints.
 
+    Called by the first worker; with a sharded model by all, the others to give their parts.
+
     Raises:
         StorageError: the disk is full; the earlier checkpoints are untouched.
     """
+    if rank_and_workers()[0] > 0:
+        _write_tensors(state, None)
+        return
     aside, final = folder / f".writing-{resume.step}", folder / f"step-{resume.step}"
     earlier = [step for step, _ in _by_step(folder)]
     kept = f"the checkpoint of step {earlier[-1]} is kept" if earlier else "there is no earlier checkpoint"
@@ -87,10 +95,8 @@ def save_checkpoint(state: TrainState, resume: Resume, folder: Path, keep: int) 
 def _write(state: TrainState, resume: Resume, aside: Path, final: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    sums = {
-        WEIGHTS: save_tensors(state.model.state_dict(), aside / WEIGHTS),
-        OPTIMIZER: save_tensors(optimizer_tensors(state.model, state.optimizer), aside / OPTIMIZER),
-    }
+    _write_tensors(state, aside)
+    sums = {name: file_sha256(aside / name) for name in (WEIGHTS, OPTIMIZER)}
     _write_flushed(aside / STATE, json.dumps({"resume": asdict(resume), "sha256": sums}))
     sum_of_state = file_sha256(aside / STATE)
     shutil.rmtree(final, ignore_errors=True)
@@ -98,6 +104,16 @@ def _write(state: TrainState, resume: Resume, aside: Path, final: Path) -> None:
     _write_flushed(final / COMPLETE, sum_of_state)
     _flush_folder(final)
     _flush_folder(final.parent)
+
+
+def _write_tensors(state: TrainState, folder: Path | None) -> None:
+    """Weights and moments, whole; workers without a folder only give their parts."""
+    tensors = {WEIGHTS: state.model.state_dict(), OPTIMIZER: optimizer_tensors(state.model, state.optimizer)}
+    for name, named in tensors.items():
+        if is_sharded(state.model):
+            save_whole(named, folder and folder / name)
+        elif folder is not None:
+            save_tensors(named, folder / name)
 
 
 def load_newest(state: TrainState, folder: Path) -> Resume | None:
@@ -130,7 +146,10 @@ def _load(state: TrainState, path: Path) -> Resume:
         if file_sha256(path / name) != sums[name]:
             raise CheckpointError(f"{path / name}: checksum differs from {STATE}: the file is damaged")
     weights, moments = load_tensors(path / WEIGHTS), load_tensors(path / OPTIMIZER)
-    load_weights(state.model, weights, path / WEIGHTS)
+    if is_sharded(state.model):
+        put_all(state.model, weights)
+    else:
+        load_weights(state.model, weights, path / WEIGHTS)
     load_optimizer_tensors(state.model, state.optimizer, moments)
     return resume
 

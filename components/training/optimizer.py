@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from components.config.problems import CheckpointError
 from components.config.schema import Training
+from components.models.parts import part_like
 
 STATE_KEYS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -80,6 +81,6 @@ def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, t
             continue
         if set(state) != set(STATE_KEYS) or state["exp_avg"].shape != parameter.shape:
             raise CheckpointError(f"optimizer state of {name} does not fit the model; delete the checkpoint to start over")
-        optimizer.state[parameter] = {key: tensor.to(parameter.device) for key, tensor in state.items()}
+        optimizer.state[parameter] = {key: part_like(tensor, parameter) for key, tensor in state.items()}
     if left:
         raise CheckpointError(f"optimizer state of unknown parameters: {', '.join(sorted(left)[:3])}; delete the checkpoint")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import components
 from components.config.problems import disk_trouble
 from components.config.schema import Arm, Runtime
 from components.data.stream import BatchStream, PackedRows
+from components.models.cascade import Cascade
 from components.models.devices import device_name, peak_memory_bytes, pick_device
 from components.models.files import OPTIMIZER, WEIGHTS, ModelCard, Repair, file_sha256, save_model, save_tensors
 from components.models.repaired import Repaired
@@ -29,6 +31,7 @@ from components.results import SeedCost
 from components.training.checkpoint import Resume, load_newest, only_writer, save_checkpoint
 from components.training.interruption import StoppedError, is_stop_asked, memory_trouble
 from components.training.optimizer import load_optimizer_tensors, optimizer_tensors
+from components.training.sharding import is_sharded, shard_model
 from components.training.step import TrainState, train_step
 from components.training.workers import rank_and_workers, wait_for_all
 
@@ -90,9 +93,7 @@ def run_training(run: TrainingRun, on_progress: Callable[[Progress], None]) -> S
     training = run.arm.training
     stream = BatchStream(rows, run.stream_seed, training.batch_rows)
     objective = build_objective(run.arm, rows.vocab_size, run.seed)
-    model = objective.new_model()
-    objective.start(model, run.base_dir)
-    state = TrainState.fresh(model.to(device), training)
+    state = TrainState.fresh(_start_model(run, objective, device), training)
     load_optimizer_tensors(state.model, state.optimizer, objective.moments(run.base_dir))
     folder = run.run_dir / identity(run, rows)
     is_first = rank_and_workers()[0] == 0
@@ -103,9 +104,22 @@ def run_training(run: TrainingRun, on_progress: Callable[[Progress], None]) -> S
             resume = _train(run, state, stream, objective, folder, resume, on_progress)
         if is_first:
             with disk_trouble(run.output_dir, f"the checkpoint of step {resume.step} is kept"):
-                _write_output(run, state, rows, objective, resume)
+                _write_output(run, state, rows, objective, resume, folder)
         wait_for_all()
     return _cost(run, rows, objective, resume, device)
+
+
+def _start_model(run: TrainingRun, objective: Objective, device: torch.device) -> Cascade:
+    """The model with the weights of step 0, on the device; a sharded one is never whole there, nor in memory."""
+    if run.runtime.sharding == "fsdp" and rank_and_workers()[1] > 1:
+        with torch.device("meta"):
+            model = objective.new_model()
+        shard_model(model, device)
+        objective.start(model, run.base_dir)
+        return model
+    model = objective.new_model()
+    objective.start(model, run.base_dir)
+    return model.to(device)
 
 
 def _train(
@@ -142,7 +156,7 @@ def _train(
                 history=list(history),
             )
             saved_at = time.perf_counter()
-            if rank == 0:
+            if rank == 0 or is_sharded(state.model):
                 save_checkpoint(state, resume, folder, runtime.keep_checkpoints)
             wait_for_all()
         if stops and not last:
@@ -186,7 +200,9 @@ def code_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def _write_output(run: TrainingRun, state: TrainState, rows: PackedRows, objective: Objective, resume: Resume) -> None:
+def _write_output(
+    run: TrainingRun, state: TrainState, rows: PackedRows, objective: Objective, resume: Resume, folder: Path
+) -> None:
     card = ModelCard(
         version=1,
         arm=run.arm.name,
@@ -206,8 +222,13 @@ def _write_output(run: TrainingRun, state: TrainState, rows: PackedRows, objecti
         stream_fingerprint=resume.stream_fingerprint,
         tokenizer_hash=rows.header.tokenizer_hash,
     )
-    save_model(state.model, card, run.output_dir)
-    save_tensors(optimizer_tensors(state.model, state.optimizer), run.output_dir / OPTIMIZER)
+    if is_sharded(state.model):  # this worker has a part of it only, and the last checkpoint has it whole
+        saved = folder / f"step-{resume.step}"
+        save_model(state.model, card, run.output_dir, saved / WEIGHTS)
+        shutil.copyfile(saved / OPTIMIZER, run.output_dir / OPTIMIZER)
+    else:
+        save_model(state.model, card, run.output_dir)
+        save_tensors(optimizer_tensors(state.model, state.optimizer), run.output_dir / OPTIMIZER)
     lines = "".join(json.dumps(line) + "\n" for line in resume.history)
     (run.output_dir / HISTORY).write_text(lines, encoding="utf-8")
     trace = [list(objective.depths_at(step)) for step in range(resume.step)]

@@ -15,10 +15,12 @@ from components.config.schema import Training
 from components.data.stream import Batch
 from components.models.cascade import Cascade, document_numbers
 from components.models.experts import counting, expert_layers
+from components.models.parts import whole
 from components.objectives.base import Objective, TokenBatch
 from components.training.optimizer import build_optimizer, set_learning_rate
 from components.training.schedule import learning_rate
-from components.training.workers import sum_gradients, sum_over_workers
+from components.training.sharding import sum_gradients
+from components.training.workers import sum_over_workers
 
 
 class NonFiniteLossError(StudyError):
@@ -59,11 +61,11 @@ def train_step(
             with autocast(device, training.precision):
                 for name, value in objective.backward(state.model, micro, state.step).items():
                     sums[name] = sums[name] + value if name in sums else value
-    sum_gradients(state.model.parameters())
+    sum_gradients(state.model)
     values = torch.stack([value.double() for value in sums.values()])
     sum_over_workers([values])
     losses = dict(zip(sums, (values / batch.n_valid_global).tolist(), strict=True))
-    grad_norm = float(torch.nn.utils.clip_grad_norm_(state.model.parameters(), training.grad_clip_norm))
+    grad_norm = float(whole(torch.nn.utils.clip_grad_norm_(state.model.parameters(), training.grad_clip_norm)))
     if not (math.isfinite(losses["loss"]) and math.isfinite(grad_norm)):
         raise NonFiniteLossError(
             f"step {state.step}: loss {losses['loss']}, gradient norm {grad_norm}: not finite; the weights were not updated. "

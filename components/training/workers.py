@@ -40,11 +40,6 @@ def wait_for_all() -> None:
         dist.barrier()
 
 
-def sum_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Sums the gradients of all workers. The depths of a step are the same everywhere, so the same parameters have one."""
-    sum_over_workers([parameter.grad for parameter in parameters if parameter.grad is not None])
-
-
 def _buckets(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
     bucket: list[Tensor] = []
     size = 0
