@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks.choice import load_seeds
 from tasks.command import progress_bar, run_command
 
 if TYPE_CHECKING:
@@ -45,21 +46,16 @@ def main() -> None:
 
 
 def _score_arm(study: Study, arm: Arm, arguments: argparse.Namespace) -> ArmBenchmarks:
-    import torch
-
     from components.config.problems import CheckpointError
     from components.data.tokenizer import Tokenizer
-    from components.models.devices import pick_device
-    from components.models.files import load_model
     from components.results import ArmBenchmarks, SeedBenchmarks
 
-    torch.set_num_threads(study.runtime.threads_per_worker)
     tokenizer = Tokenizer.open(arguments.tokenizer)
     models: dict[int, Cascade] = {}
-    for seed in arm.training.seeds:
-        folder = arguments.models / arm.name / f"seed-{seed}"
-        models[seed], card = load_model(folder, pick_device(study.runtime.device))
+    for seed, model, card in load_seeds(arm, arguments.models, study.runtime.for_arm(arm.name)):
+        models[seed] = model
         if card.tokenizer_hash != tokenizer.hash:
+            folder = arguments.models / arm.name / f"seed-{seed}"
             raise CheckpointError(f"{folder}: trained with another tokenizer than {arguments.tokenizer}; run `dvc repro`")
     window_tokens = card.seq_len  # it has not learnt positions further apart
     harness, benchmarks = _score_benchmarks(study, arm.name, models, tokenizer, window_tokens)

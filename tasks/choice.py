@@ -1,14 +1,20 @@
-"""What the commands that use one trained model share: which arm, seed and depth, checked before torch is imported."""
+"""What the commands that use trained models share: which arm, seed and depth, checked before torch is imported."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from components.config.loader import find_arm, load_study
 from components.config.problems import CheckpointError, ConfigError
-from components.config.schema import Arm, Study
+from components.config.schema import Arm, Runtime, Study
+
+if TYPE_CHECKING:
+    from components.models.cascade import Cascade
+    from components.models.files import ModelCard
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,23 @@ def check_streams(streams: int | None, arm: Arm) -> int:
         trained = " or ".join(map(str, counts))
         raise ConfigError(f"--streams {streams}: {arm.name} is trained to run {trained} streams per token; choose one of these")
     return counts[-1] if streams is None else streams
+
+
+def load_seeds(arm: Arm, models: Path, runtime: Runtime) -> Iterator[tuple[int, Cascade, ModelCard]]:
+    """(seed, model, card) of each of the arm's models, on the device and with the threads of `runtime`.
+
+    Raises:
+        CheckpointError: a model is not there or cannot be read.
+    """
+    import torch
+
+    from components.models.devices import pick_device
+    from components.models.files import load_model
+
+    torch.set_num_threads(runtime.threads_per_worker)
+    device = pick_device(runtime.device)
+    for seed in arm.training.seeds:
+        yield seed, *load_model(models / arm.name / f"seed-{seed}", device)
 
 
 def check_option(name: str, depth: int, deepest: int) -> int:

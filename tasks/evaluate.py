@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tasks.choice import load_seeds
 from tasks.command import progress_bar, run_command
 
 
@@ -15,22 +16,16 @@ def main() -> None:
 
     study = load_study(arguments.params)
     arm = find_arm(study, arguments.arm)
-    import torch
-
     from components.data.documents import read_documents
     from components.data.stream import PackedRows
     from components.evaluation.sweep import score_cells, sweep_cells, write_document_scores
-    from components.models.devices import pick_device
-    from components.models.files import load_model
     from components.results import ArmEvaluation, ValidationSet, write_record
 
     runtime = study.runtime.for_arm(arm.name)
-    torch.set_num_threads(runtime.threads_per_worker)
     rows = PackedRows.open(arguments.data / "validation")
     documents = read_documents(arguments.data / "validation")
     sweeps, evaluations = [], []
-    for seed in arm.training.seeds:
-        model, card = load_model(arguments.models / arm.name / f"seed-{seed}", pick_device(runtime.device))
+    for seed, model, card in load_seeds(arm, arguments.models, runtime):  # noqa: B007  # the last ones are used below
         with progress_bar(len(rows) * len(model.stream_counts), f"evaluate {arm.name} seed {seed}", "row") as bar:
             cells = sweep_cells(model, rows, documents, runtime.micro_batch_rows, bar.update)
         sweeps += [(seed, sweep) for sweep in cells]
