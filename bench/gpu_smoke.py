@@ -83,7 +83,7 @@ def main() -> None:
 def compare(arm: Arm, vocab: int, seq_len: int, first: tuple[torch.device, str], second: tuple[torch.device, str]) -> Agreement:
     """One step's loss and gradient computed twice, each on (device, precision)."""
     (loss, gradient), (other_loss, other) = (_gradient(arm, vocab, seq_len, *how) for how in (first, second))
-    cosine = torch.nn.functional.cosine_similarity(gradient, other, dim=0)
+    cosine = torch.nn.functional.cosine_similarity(gradient.double(), other.double(), dim=0)
     return Agreement(abs(loss - other_loss) / abs(other_loss), float(cosine))
 
 
