@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from tasks.command import run_command
@@ -16,9 +17,10 @@ def main() -> None:
     from components.config.loader import load_study
 
     experiment = load_study(arguments.params).runtime.experiment
-    from tasks.tracking import upload_study
+    from tasks.tracking import LINKS, STORE, upload_study
 
     upload = upload_study(Path.cwd(), experiment)
+    (STORE / LINKS).write_text(json.dumps(upload.links, indent=2) + "\n", encoding="utf-8")
     print(f"MLflow ({upload.address}), experiment {experiment}: {upload.written} runs written, {upload.unchanged} unchanged")
 
 

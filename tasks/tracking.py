@@ -14,13 +14,16 @@ import hashlib
 import json
 import logging
 import os
+import re
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from components.config.problems import StudyError
 from tasks.recorded import ArmRecord, recorded_arms
 
 UNIT = "study.unit"  # <arm>/seed-<seed>
@@ -28,18 +31,33 @@ UNIT = "study.unit"  # <arm>/seed-<seed>
 TRAINED, EVALUATED, BENCHMARKED, REPORTED = "study.training", "study.evaluation", "study.benchmarks", "study.report"
 PENDING = "being written"
 STORE = Path("mlruns")
+LINKS = "links.json"  # in its folder: pages of the runs, for the Prefect run
+LOCAL_PAGES = "http://127.0.0.1:5000"  # of `make ui`
+UPLOAD_SECONDS = 120.0  # that a stage waits for its upload
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}  # MLflow's own: many minutes
 BATCH = 900  # metrics in one request; MLflow takes up to 1,000
 
 Points = list[tuple[str, float, int]]
 
 
+class TrackingError(StudyError):
+    """MLflow's store cannot be used; the results files are complete without it."""
+
+
 @dataclass(frozen=True)
 class Upload:
-    """What an upload did: runs written anew, and runs that were up to date."""
+    """What an upload did.
+
+    Attributes:
+        written, unchanged: runs written anew, and runs that were up to date.
+        address: of the store, without a password.
+        links: page of each arm's run, `<arm>/seed-<seed>`, in MLflow's own pages (of `make ui` for a store without a server).
+    """
 
     written: int
     unchanged: int
     address: str
+    links: Mapping[str, str]
 
 
 def upload_study(root: Path, experiment: str, records: Mapping[str, ArmRecord] | None = None) -> Upload:
@@ -48,18 +66,70 @@ def upload_study(root: Path, experiment: str, records: Mapping[str, ArmRecord] |
     Args:
         experiment: name of the MLflow experiment.
         records: the arms to upload; None takes those of `dvc.lock`.
+
+    Raises:
+        TrackingError: MLflow cannot be reached, or refuses; the files have lost nothing.
     """
     os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", DO_NOT_TRACK="true")
+    for name, value in PATIENCE.items():
+        os.environ.setdefault(name, value)
     records = recorded_arms(root) if records is None else records
     units = [(f"{arm}/seed-{seed}", record, seed) for arm, record in records.items() for seed in record.seeds]
-    with _store(root) as address:
+    with _store(root) as address, _clean_errors(address):
         from mlflow import MlflowClient
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         client = MlflowClient(address)
-        experiment_id = _experiment(client, experiment, root)
-        written = sum(_bring_up_to_date(client, experiment_id, root, *unit) for unit in units)
-    return Upload(written, len(units) - written, address)
+        experiment_id = _experiment(client, experiment, root, address)
+        done = {unit[0]: _bring_up_to_date(client, experiment_id, root, *unit) for unit in units}
+    written = sum(changed for _, changed in done.values())
+    pages = f"{address if address.startswith('http') else LOCAL_PAGES}/#/experiments/{experiment_id}/runs"
+    links = {unit: f"{pages}/{run_id}" for unit, (run_id, _) in done.items()}
+    return Upload(written, len(units) - written, without_password(address), links)
+
+
+def upload_in_time(root: Path, experiment: str, records: Mapping[str, ArmRecord], seconds: float = UPLOAD_SECONDS) -> None:
+    """The same within a limit, for a stage that must not wait for a slow store.
+
+    Raises:
+        TrackingError: also when it takes longer; what is half written is written anew by the next upload.
+    """
+    failures: list[BaseException] = []
+
+    def upload() -> None:
+        try:
+            upload_study(root, experiment, records)
+        except BaseException as error:  # told by the caller's thread
+            failures.append(error)
+
+    thread = threading.Thread(target=upload, daemon=True)  # ends with the process, wherever it hangs
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TrackingError(f"MLflow took more than {seconds:g} s")
+    if failures:
+        raise failures[0]
+
+
+def without_password(address: str) -> str:
+    """The address of a store as it may be shown."""
+    return re.sub(r"//[^/@]*@", "//***@", address)
+
+
+@contextlib.contextmanager
+def _clean_errors(address: str) -> Iterator[None]:
+    from mlflow.exceptions import MlflowException
+    from requests.exceptions import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, RequestException, SQLAlchemyError, ImportError) as error:
+        said = f"{type(error).__name__}: {without_password(' '.join(str(error).replace(address, '').split())[:300])}"
+        raise TrackingError(
+            f"MLflow ({without_password(address)}): {said}; check MLFLOW_TRACKING_URI and "
+            "its server; nothing is lost, `python -m tasks.track` fills it later"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -74,24 +144,39 @@ def _store(root: Path) -> Iterator[str]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         address = os.environ.get("MLFLOW_TRACKING_URI")
         if not address:
-            database = (folder / "mlflow.db").resolve()
-            with contextlib.closing(sqlite3.connect(database)) as connection:
-                connection.execute("PRAGMA journal_mode=WAL")
-            address = f"sqlite:///{database}"
+            address = f"sqlite:///{_prepared((folder / 'mlflow.db').resolve())}"
         yield address
 
 
-def _experiment(client: Any, name: str, root: Path) -> str:
+def _prepared(database: Path) -> Path:
+    """The database file, made if it is new: write-ahead, so that who reads it (the pages) blocks no one who writes."""
+    try:
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+    except sqlite3.Error as error:
+        raise TrackingError(f"{database}: {error}; end what holds it, or move it away, and run `python -m tasks.track`") from None
+    return database
+
+
+def _experiment(client: Any, name: str, root: Path, address: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is not None:
         return str(found.experiment_id)
-    local = not os.environ.get("MLFLOW_TRACKING_URI")
-    location = (root / STORE / "artifacts").resolve().as_uri() if local else None  # a server has its own
-    return str(client.create_experiment(name, artifact_location=location))
+    is_server = address.startswith("http")  # has a place for files of its own; a database has none
+    location = None if is_server else (root / STORE / "artifacts").resolve().as_uri()
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return str(client.create_experiment(name, artifact_location=location))
+    except MlflowException:
+        found = client.get_experiment_by_name(name)  # another machine was faster
+        if found is None:
+            raise
+        return str(found.experiment_id)
 
 
-def _bring_up_to_date(client: Any, experiment: str, root: Path, unit: str, record: ArmRecord, seed: int) -> bool:
-    """Makes the run of one (arm, seed) say what the files say; returns whether its numbers changed."""
+def _bring_up_to_date(client: Any, experiment: str, root: Path, unit: str, record: ArmRecord, seed: int) -> tuple[str, bool]:
+    """Makes the run of one (arm, seed) say what the files say; returns the run, and whether its numbers changed."""
     trained = record.training_content(seed)
     later = {
         EVALUATED: (record.evaluation_content(seed), _write_evaluation),
@@ -117,7 +202,7 @@ def _bring_up_to_date(client: Any, experiment: str, root: Path, unit: str, recor
         later[tag][1](client, experiment, run_id, record, seed)
         client.set_tag(run_id, tag, content)
     _attach_report(client, run_id, root, tags.get(REPORTED))
-    return bool(new) or not usable
+    return run_id, bool(new) or not usable
 
 
 def _delete(client: Any, experiment: str, run_id: str) -> None:
