@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
         ("http://mlflow.example:5000", "open MLFLOW_TRACKING_URI in a browser", None),
     ],
 )
-def test_ui_starts_pages_only_for_a_store_without_a_server(store: str | None, said: str, started: str | None, tmp_path: Path) -> None:
+def test_ui_starts_pages_only_for_a_store_without_a_server(
+    store: str | None, said: str, started: str | None, tmp_path: Path
+) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho "$@ with $MLFLOW_BACKEND_STORE_URI" >> "{tmp_path}/calls"\n')
     python.chmod(0o755)
