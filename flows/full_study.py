@@ -6,32 +6,38 @@ the same files and the same `dvc.lock`; independent stages run side by side.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from prefect import flow
+from prefect import flow, runtime
 
 from flows.launch import launch
-from flows.running import PARAMS, ROOT, publish_results, run_stages
+from flows.parameters import PARAMS, check_parameters
+from flows.results import publish_results
+from flows.running import run_stages
+from tasks.scale import put_in_place
 
 
-@flow(name="full-study")
+def _run_name() -> str:
+    scale = runtime.flow_run.parameters.get("scale")
+    return f"full-study {scale}" if scale else "full-study"
+
+
+@flow(name="full-study", flow_run_name=_run_name)
 def full_study(
-    params: str = "params.yaml",
+    scale: str | None = None,
     arms: list[str] | None = None,
+    seeds: list[int] | None = None,
     stages: list[str] | None = None,
     max_parallel: int | None = None,
 ) -> None:
     """Runs every stale stage of the study and ends with the table of arms and a link to the report.
 
     Args:
-        params: a parameter file, relative to the repository; another than params.yaml is first put in its place.
+        scale: a file of scales/, first put in the place of params.yaml; empty leaves params.yaml as it is.
         arms: run these arms only, and what they need; all when empty.
+        seeds: written to params.yaml as training.seeds, so that DVC knows them; arms with seeds of their own keep those.
         stages: run these stages only (`train`, `evaluate@twin-full`), and what they need; all when empty.
         max_parallel: stages that run at once; `runtime.parallel_stages` when empty.
     """
-    from tasks.scale import put_in_place
-
-    put_in_place(ROOT / Path(params), PARAMS)
+    put_in_place(check_parameters(scale, arms, seeds, stages, max_parallel), PARAMS, seeds or ())
     try:
         run_stages(arms or (), stages or (), max_parallel)
     finally:

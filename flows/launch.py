@@ -18,12 +18,10 @@ def launch(flow: Any) -> None:
 
 
 def _run(flow: Any, options: dict[str, Any]) -> None:
-    from components.config.loader import load_study
-    from flows.running import PARAMS
+    from flows.parameters import check_parameters
     from tasks.stage import StageFailedError
 
-    if "params" not in options:
-        load_study(PARAMS)  # a mistake is said now, not after the start of Prefect
+    check_parameters(**options)  # a mistake is said now, not after the start of Prefect
     try:
         flow(**options)
     except StageFailedError as error:
@@ -35,12 +33,20 @@ def _options(flow: Any) -> dict[str, Any]:
     """The options given; one for each parameter of the flow, a list as comma-separated words."""
     parser = argparse.ArgumentParser(description=inspect.getdoc(flow.fn), formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, parameter in inspect.signature(flow.fn).parameters.items():
-        kind = str(parameter.annotation)
-        parse: Callable[[str], Any] = _words if kind.startswith("list") else int if kind.startswith("int") else str
+        parse = PARSERS.get(str(parameter.annotation).partition(" ")[0], str)
         required = parameter.default is inspect.Parameter.empty
         parser.add_argument(f"--{name.replace('_', '-')}", dest=name, type=parse, required=required, default=argparse.SUPPRESS)
     return vars(parser.parse_args())
 
 
-def _words(text: str) -> list[str]:
+def numbers(text: str) -> list[int]:
+    """`42,43`"""
+    return [int(word) for word in words(text)]
+
+
+def words(text: str) -> list[str]:
+    """`a,b`"""
     return [word for word in text.split(",") if word]
+
+
+PARSERS: dict[str, Callable[[str], Any]] = {"list[str]": words, "list[int]": numbers, "int": int}

@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from prefect import get_run_logger, task
-from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.futures import PrefectConcurrentFuture
 from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.tasks import exponential_backoff
 
 from components.config.loader import load_study
-from components.config.problems import ResultsError
 from components.config.schema import Runtime
-from components.reporting.analysis import Analysis
-from components.reporting.load import load_results
-from components.reporting.tables import arms_table
+from flows.parameters import PARAMS, ROOT
+from flows.results import publish_times
 from tasks import supervisor
+from tasks.phases import StageTime
 from tasks.ray_head import ray_head
-from tasks.stage import StageFailedError, StudyGraph, kind_of, run_dvc_stage, stage_environment, study_graph
+from tasks.stage import StageFailedError, StudyGraph, arm_of, kind_of, run_dvc_stage, stage_environment, study_graph
 
-ROOT = Path(__file__).resolve().parents[1]
-PARAMS = ROOT / "params.yaml"
 TRAINING_STAGES = ("train", "repair", "expand", "control")
 EVALUATION_STAGES = ("evaluate", "evaluate-backbone", "evaluate-repair", "evaluate-expansion", "evaluate-control")
 PROFILE_STAGES = ("profile", "profile-backbone", "profile-repair", "profile-expansion", "profile-control")  # run alone: they time
 HELD_BACK = "not run: a stage it needs failed"
-REPORT = ROOT / "artifacts" / "report" / "index.html"
 
 
 def run_stages(arms: Iterable[str] = (), stages: Iterable[str] = (), max_parallel: int | None = None) -> None:
@@ -46,7 +42,7 @@ def run_stages(arms: Iterable[str] = (), stages: Iterable[str] = (), max_paralle
         ConfigError: `params.yaml` is wrong, or an arm or a stage does not exist.
         StageFailedError: at the end, when any stage failed; names them all.
     """
-    log = get_run_logger()
+    log, begun = get_run_logger(), time.time()
     study = load_study(PARAMS)
     graph = study_graph(ROOT)
     kinds = {kind_of(name) for name in graph.needs}
@@ -61,25 +57,14 @@ def run_stages(arms: Iterable[str] = (), stages: Iterable[str] = (), max_paralle
             stack.enter_context(ray_head())
         timed = [name for name in names if kind_of(name) in PROFILE_STAGES]
         others = [name for name in names if name not in timed]
-        failures = _run_in_order(graph, others, study.runtime, max_parallel or study.runtime.parallel_stages)
-        failures |= _run_in_order(graph, timed, study.runtime, 1, failures)
+        failures, times = _run_in_order(graph, others, study.runtime, max_parallel or study.runtime.parallel_stages)
+        more_failures, more_times = _run_in_order(graph, timed, study.runtime, 1, failures)
+        failures |= more_failures
     fill_mlflow()
+    publish_times([*times, *more_times], time.time() - begun)
     if failures:
         lines = [f"{name}: {reason}" for name, reason in failures.items()]
         raise StageFailedError(f"{len(failures)} of {len(names)} stages failed\n" + "\n".join(lines), is_final=True)
-
-
-def publish_results() -> None:
-    """Leaves the table of arms and a link to the report with the flow run."""
-    try:
-        table = arms_table(Analysis(load_results(load_study(PARAMS), ROOT / "artifacts")))
-    except ResultsError as error:  # a failed run has holes, or results of other parameters beside its own
-        get_run_logger().warning("no table of arms: %s", error)
-    else:
-        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        create_table_artifact(key="arms", table=rows, description=table.note)
-    if REPORT.exists():
-        create_link_artifact(key="report", link=REPORT.as_uri(), link_text=str(REPORT), description="The report")
 
 
 @task(task_run_name="fill-mlflow", persist_result=False, cache_policy=None)
@@ -96,12 +81,13 @@ def fill_mlflow() -> None:
 
 def _run_in_order(
     graph: StudyGraph, names: Iterable[str], runtime: Runtime, max_parallel: int, failed: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, str]:
-    """Runs the stages, but for those that need one that `failed`; returns the reason of each that did not end well."""
+) -> tuple[dict[str, str], list[StageTime]]:
+    """Runs the stages, but for those that need one that `failed`; the reason of each that did not end well, times of the others."""
     held_back = {name: HELD_BACK for name in names if graph.upstream([name]) & set(failed)}
     names = [name for name in names if name not in held_back]
-    stage_task = run_dvc_stage.with_options(retries=runtime.stage_retries, retry_delay_seconds=runtime.retry_delay_seconds)
-    futures: dict[str, PrefectConcurrentFuture[None]] = {}
+    backoff = exponential_backoff(runtime.retry_delay_seconds)
+    stage_task = run_dvc_stage.with_options(retries=runtime.stage_retries, retry_delay_seconds=backoff)
+    futures: dict[str, PrefectConcurrentFuture[StageTime]] = {}
     with ThreadPoolTaskRunner(max_workers=max_parallel) as runner:
         try:
             running: dict[Future[Any], str] = {}
@@ -110,7 +96,14 @@ def _run_in_order(
                 unfinished = {name for name in names if name not in futures} | set(running.values())
                 for name in graph.ready(unfinished - set(running.values()), unfinished)[: max_parallel - len(running)]:
                     needs = [futures[needed] for needed in graph.needs[name] if needed in futures]
-                    futures[name] = runner.submit(stage_task, {"name": name, "root": ROOT}, wait_for=needs)
+                    tagged = stage_task.with_options(tags=[kind_of(name), *filter(None, [arm_of(name)])])
+                    arguments = {
+                        "name": name,
+                        "root": ROOT,
+                        "timeout_seconds": runtime.stage_timeout_seconds,
+                        "may_pull": graph.has_remote,
+                    }
+                    futures[name] = runner.submit(tagged, arguments, wait_for=needs)
                     running[futures[name].wrapped_future] = name
                 for ended in wait(running, return_when=FIRST_COMPLETED).done:
                     futures[running.pop(ended)].wait()  # takes the final state from the run itself, not from the server
@@ -119,7 +112,8 @@ def _run_in_order(
             raise
     states = {name: future.state for name, future in futures.items()}
     reasons = {name: _reason(state.message, state.is_pending()) for name, state in states.items() if not state.is_completed()}
-    return held_back | reasons
+    times = [futures[name].result() for name, state in states.items() if state.is_completed()]
+    return held_back | reasons, times
 
 
 def _reason(message: str | None, was_held_back: bool) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 
 LOCAL_SERVER = "http://127.0.0.1:4200/api"
+TAGS = ["telescopic-study"]
+ONE_AT_A_TIME = 1  # runs of one deployment: a second run waits, since both would work on the same files
 
 
 def main() -> None:
@@ -17,11 +19,13 @@ def main() -> None:
 
     from flows.data import data
     from flows.evaluate_arm import evaluate_arm
+    from flows.expand_arm import expand_arm
     from flows.full_study import full_study
     from flows.profile_arm import profile_arm
     from flows.train_arm import train_arm
 
-    serve(*(flow.to_deployment(name="local") for flow in (full_study, data, train_arm, evaluate_arm, profile_arm)))
+    flows = (full_study, data, train_arm, expand_arm, evaluate_arm, profile_arm)
+    serve(*(flow.to_deployment(name="local", tags=TAGS, concurrency_limit=ONE_AT_A_TIME) for flow in flows))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from components.config.problems import StudyError, disk_trouble
+from tasks.phases import COMMAND, phase, recorded_phases
 
 EXIT_MACHINE = 1  # a machine failed, or there is a bug; a retry may help
 EXIT_MISTAKE = 2  # the user's input is wrong; a retry cannot help
 EXIT_INTERRUPTED = 130  # stopped by Ctrl-C or SIGTERM; running it again goes on where it was
-STATUS_FILE = "STUDY_STATUS_FILE"  # environment: where the command leaves its exit code, which DVC does not pass on
+STATUS_FILE = "STUDY_STATUS_FILE"  # environment: where the command leaves its exit code and times, which DVC does not pass on
 
 
 class MachineError(RuntimeError):
@@ -29,7 +30,7 @@ def run_command(main: Callable[[], None]) -> NoReturn:
     """
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with disk_trouble():
+        with phase(COMMAND), disk_trouble():
             main()
     except StudyError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -62,4 +63,4 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _leave_status(code: int, message: str) -> None:
     path = os.environ.get(STATUS_FILE)
     if path:
-        Path(path).write_text(json.dumps({"code": code, "message": message}), encoding="utf-8")
+        Path(path).write_text(json.dumps({"code": code, "message": message, "phases": recorded_phases()}), encoding="utf-8")

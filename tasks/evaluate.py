@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tasks.choice import load_seeds
 from tasks.command import progress_bar, run_command
+from tasks.phases import COMPUTE, phase
 
 
 def main() -> None:
@@ -26,7 +27,8 @@ def main() -> None:
     documents = read_documents(arguments.data / "validation")
     sweeps, evaluations = [], []
     for seed, model, card in load_seeds(arm, arguments.models, runtime):  # noqa: B007  # the last ones are used below
-        with progress_bar(len(rows) * len(model.stream_counts), f"evaluate {arm.name} seed {seed}", "row") as bar:
+        title = f"evaluate {arm.name} seed {seed}"
+        with phase(COMPUTE), progress_bar(len(rows) * len(model.stream_counts), title, "row") as bar:
             cells = sweep_cells(model, rows, documents, runtime.micro_batch_rows, bar.update)
         sweeps += [(seed, sweep) for sweep in cells]
         evaluations.append(score_cells(model, cells, documents, seed, rows.seq_len))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tasks.choice import add_model_arguments, choose_model
 from tasks.command import progress_bar, run_command
+from tasks.phases import COMPUTE, phase
 
 if TYPE_CHECKING:
     from components.results import ArmProfile
@@ -40,9 +41,9 @@ def main() -> None:
     starts, _ = rows.rows(range(min(grid.speculation.prompts, len(rows))))
     prompts = starts[:, : grid.speculation.prompt_tokens].tolist()
     watch = Stopwatch.of(device)
-    with progress_bar(n_turns(model, grid), f"latency {chosen.arm.name}", "turn") as bar:
+    with phase(COMPUTE), progress_bar(n_turns(model, grid), f"latency {chosen.arm.name}", "turn") as bar:
         cells = profile_latency(model, grid, watch, bar.update)
-    with progress_bar(n_cells(model, grid.speculation), f"speculation {chosen.arm.name}", "cell") as bar:
+    with phase(COMPUTE), progress_bar(n_cells(model, grid.speculation), f"speculation {chosen.arm.name}", "cell") as bar:
         speculation = profile_speculation(model, grid.speculation, prompts, watch, bar.update)
     profile = ArmProfile(
         version=1,

@@ -10,17 +10,18 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from components.config.problems import ConfigError
 from tasks import supervisor
+from tasks.command import MachineError
 
 START_SECONDS = 180.0
+START_ATTEMPTS = 3
 OBJECT_STORE_BYTES = 100_000_000  # results are a few hundred bytes; Ray's default takes 30% of the memory
 
 
@@ -31,31 +32,73 @@ def ray_head() -> Iterator[None]:
     An address that is already set is used as it is.
 
     Raises:
-        ConfigError: nothing answers at `RAY_ADDRESS`, or Ray does not start.
+        ConfigError: nothing answers at `RAY_ADDRESS`.
+        MachineError: Ray does not start.
     """
     if os.environ.get("RAY_ADDRESS"):
         probe_address(os.environ["RAY_ADDRESS"])
         yield
         return
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    port = _free_port()
     settings = private_settings()
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port", str(port)]
-    command += ["--node-ip-address", "127.0.0.1", "--include-dashboard=false", "--disable-usage-stats", "--temp-dir", folder]
-    command += ["--object-store-memory", str(OBJECT_STORE_BYTES)]
-    process = supervisor.start_supervised(command, env={**os.environ, **settings}, serves_others=True)
+    head = _start_head(settings)
+    settings["RAY_ADDRESS"] = head.address
     try:
-        _wait_for_head(process)
-        settings["RAY_ADDRESS"] = f"127.0.0.1:{port}"
         os.environ.update(settings)
         yield
     finally:
-        process.terminate()
-        process.wait()
-        supervisor.forget(process)
+        head.end()
         for name in settings:
             os.environ.pop(name, None)
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Head:
+    """A head process under a supervisor, and its folder."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+        port = _free_port()
+        self.address = f"127.0.0.1:{port}"
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port", str(port)]
+        command += ["--node-ip-address", "127.0.0.1", "--include-dashboard=false", "--disable-usage-stats"]
+        command += ["--temp-dir", self._folder, "--object-store-memory", str(OBJECT_STORE_BYTES)]
+        self._process = supervisor.start_supervised(command, env={**os.environ, **settings}, serves_others=True)
+
+    def wait(self) -> None:
+        """Returns once it serves; a MachineError with its last lines when it does not come up."""
+        started, said = threading.Event(), []
+
+        def read() -> None:
+            for line in self._process.stdout or ():
+                said.append(line.rstrip())
+                if "Ray runtime started" in line:
+                    started.set()
+
+        threading.Thread(target=read, daemon=True).start()
+        deadline = time.monotonic() + START_SECONDS
+        while not started.wait(timeout=0.2):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise MachineError("Ray did not start:\n" + "\n".join(said[-20:]))
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+        supervisor.forget(self._process)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _start_head(settings: Mapping[str, str]) -> _Head:
+    """A head that serves. A busy machine can miss Ray's own limit of 30 s for its parts to meet, so it is started again then."""
+    for attempt in range(1, START_ATTEMPTS + 1):
+        head = _Head(settings)
+        try:
+            head.wait()
+        except BaseException as error:
+            head.end()
+            if attempt == START_ATTEMPTS or not isinstance(error, MachineError):
+                raise
+        else:
+            break
+    return head
 
 
 def probe_address(address: str) -> None:
@@ -79,22 +122,6 @@ def private_settings() -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "2",
     }
-
-
-def _wait_for_head(process: subprocess.Popen[str]) -> None:
-    started, said = threading.Event(), []
-
-    def read() -> None:
-        for line in process.stdout or ():
-            said.append(line.rstrip())
-            if "Ray runtime started" in line:
-                started.set()
-
-    threading.Thread(target=read, daemon=True).start()
-    deadline = time.monotonic() + START_SECONDS
-    while not started.wait(timeout=0.2):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise ConfigError("Ray did not start:\n" + "\n".join(said[-20:]))
 
 
 def _free_port() -> int:

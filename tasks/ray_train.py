@@ -35,6 +35,7 @@ LOST_REMEDY = (
     "something outside ended it, most often the system for want of memory (`dmesg` tells); lower runtime.micro_batch_rows or "
     "runtime.parallel_stages, or use more memory; the next run goes on from the newest checkpoint"
 )
+START_UP = "timed out during startup"
 WORKER_RESTARTS = 2  # times a job is started again after a worker was lost (killed, out of memory, machine gone)
 
 
@@ -115,8 +116,10 @@ class RaySession:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, on_sigterm)  # ray.init puts its own in place
             self.device = choose_device(self.resources, ray.nodes())
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if START_UP in str(error):  # after 30 s, which nothing can change
+                raise MachineError(f"Ray did not start ({error}); the machine is very busy, run it again") from None
             raise
 
 

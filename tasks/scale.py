@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import filecmp
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tasks.command import run_command
+
+if TYPE_CHECKING:
+    from components.config.schema import Study
 
 SCALES = Path("scales")
 PARAMS = Path("params.yaml")
@@ -22,40 +26,69 @@ def main() -> None:
     put_in_place(preset(parser.parse_args().scale), PARAMS)
 
 
-def preset(scale: str) -> Path:
-    """The file of a scale.
+def preset(scale: str, root: Path = Path()) -> Path:
+    """The file of a scale, of the checkout at `root`.
 
     Raises:
         ConfigError: there is no such scale.
     """
     from components.config.problems import ConfigError
 
-    names = sorted(path.stem for path in SCALES.glob("*.yaml"))
+    names = sorted(path.stem for path in (root / SCALES).glob("*.yaml"))
     if scale not in names:
         close = difflib.get_close_matches(scale, names, n=1)
         remedy = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
         raise ConfigError(f"scale {scale!r}: no file {SCALES / scale}.yaml; {remedy}")
-    return SCALES / f"{scale}.yaml"
+    return root / SCALES / f"{scale}.yaml"
 
 
-def put_in_place(source: Path, params: Path) -> None:
+def put_in_place(source: Path, params: Path, seeds: Sequence[int] = ()) -> None:
     """Copies a valid parameter file over `params`; what stood there is kept beside it when it is no copy of a preset.
 
-    Raises:
-        ConfigError: the file is missing or wrong.
-    """
-    from components.config.loader import load_study
+    Args:
+        seeds: written in the place of `training.seeds`; none leaves them.
 
-    load_study(source)
+    Raises:
+        ConfigError: the file is missing or wrong, or the seeds do not fit it.
+    """
+    check_file(source, seeds)
+    text = with_seeds(source.read_text(encoding="utf-8"), seeds)
     if params.exists():
-        if filecmp.cmp(source, params, shallow=False):
+        before = params.read_text(encoding="utf-8")
+        if before == text:
             return
-        presets = (params.parent / SCALES).glob("*.yaml")
-        if not any(filecmp.cmp(one, params, shallow=False) for one in presets):
+        if before not in [one.read_text(encoding="utf-8") for one in (params.parent / SCALES).glob("*.yaml")]:
             shutil.copyfile(params, params.with_name(PREVIOUS))
             print(f"kept the edited {params.name} as {PREVIOUS}")
-    shutil.copyfile(source, params)
-    print(f"{source} is now {params.name}")
+    params.write_text(text, encoding="utf-8")
+    told = f", with the seeds {', '.join(map(str, seeds))}" if seeds else ""
+    print(f"{source} is now {params.name}{told}" if source != params else f"{params.name}{told}")
+
+
+def check_file(source: Path, seeds: Sequence[int] = ()) -> Study:
+    """The study of a parameter file as it would be with these seeds.
+
+    Raises:
+        ConfigError: the file is missing or wrong, or the seeds do not fit it.
+    """
+    from components.config.loader import read_yaml, resolve_study
+
+    raw = read_yaml(source)
+    study = resolve_study(raw, source)
+    return resolve_study({**raw, "training": {**raw["training"], "seeds": tuple(seeds)}}, source) if seeds else study
+
+
+def with_seeds(text: str, seeds: Sequence[int]) -> str:
+    """A valid parameter file with other `training.seeds`; everything else, comments included, stays as it is."""
+    from ruamel.yaml import YAML
+
+    if not seeds:
+        return text
+    root = YAML(typ="safe", pure=True).compose(text)
+    training = next(value for key, value in root.value if key.value == "training")
+    node = next(value for key, value in training.value if key.value == "seeds")
+    old = text[node.start_mark.index : node.end_mark.index].rstrip()
+    return f"{text[: node.start_mark.index]}[{', '.join(map(str, seeds))}]{text[node.start_mark.index + len(old) :]}"
 
 
 if __name__ == "__main__":

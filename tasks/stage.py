@@ -12,6 +12,8 @@ import json
 import os
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +24,12 @@ from prefect import get_run_logger, task
 from components.config.problems import ConfigError
 from tasks import supervisor
 from tasks.command import EXIT_INTERRUPTED, EXIT_MISTAKE, STATUS_FILE
+from tasks.phases import StageTime, read_phases
 
 DVC = (sys.executable, "-m", "dvc", "--wait-for-lock")
+DVC_IS_BUSY = "is busy, it is being blocked by"
+BUSY_SECONDS = 5.0  # between two looks whether the other DVC has ended
+NO_STATUS: Mapping[str, Any] = {"code": None, "message": "", "phases": []}
 DVC_ADVICE = ("To track the changes", "git add", "To enable auto staging", "dvc config core.autostage", "Use `dvc push`")
 
 
@@ -46,10 +52,12 @@ class StudyGraph:
     Attributes:
         needs: the stages that each stage depends on directly.
         stale: stages whose outputs are missing or older than what they depend on, without what follows from them.
+        has_remote: DVC has a place that others may have pushed results to.
     """
 
     needs: Mapping[str, frozenset[str]]
     stale: frozenset[str]
+    has_remote: bool = False
 
     def upstream(self, names: Iterable[str]) -> frozenset[str]:
         """The stages and everything they depend on."""
@@ -72,17 +80,7 @@ class StudyGraph:
         Raises:
             ConfigError: an arm or a stage that does not exist.
         """
-        arms, stages = tuple(arms), tuple(stages)
-        self._check("arms", arms, {arm_of(name) for name in self.needs} - {""})
-        self._check("stages", stages, {kind_of(name) for name in self.needs} | set(self.needs))
-        wanted = [
-            name
-            for name in self.needs
-            if (not arms or arm_of(name) in arms) and (not stages or name in stages or kind_of(name) in stages)
-        ]
-        if not wanted:
-            raise ConfigError(f"arms {', '.join(arms)}: have none of the stages {', '.join(stages)}; leave one of the two out")
-        chosen = self.upstream(wanted)
+        chosen = self.upstream(asked_for(self.needs, arms, stages))
         return tuple(name for name in self.needs if name in chosen)
 
     def to_run(self, selected: Iterable[str]) -> tuple[str, ...]:
@@ -104,10 +102,22 @@ class StudyGraph:
         following = [other for other, needs in self.needs.items() if name in needs]
         return 1 + max(map(self._stages_behind, following)) if following else 0
 
-    def _check(self, what: str, names: Iterable[str], known: set[str]) -> None:
-        unknown = sorted(set(names) - known)
-        if unknown:
-            raise ConfigError(f"{what}: no {', '.join(unknown)} in dvc.yaml; there are {', '.join(sorted(known))}")
+
+def asked_for(names: Iterable[str], arms: Iterable[str], stages: Iterable[str]) -> list[str]:
+    """Of the names of stages, those of the arms and of the kinds, or whole names, asked for; all when nothing is.
+
+    Raises:
+        ConfigError: an arm or a stage that does not exist, or arms that have none of the stages.
+    """
+    names, arms, stages = tuple(names), tuple(arms), tuple(stages)
+    _check_names("arms", arms, {arm_of(name) for name in names} - {""})
+    _check_names("stages", stages, {kind_of(name) for name in names} | set(names))
+    wanted = [
+        name for name in names if (not arms or arm_of(name) in arms) and (not stages or name in stages or kind_of(name) in stages)
+    ]
+    if not wanted:
+        raise ConfigError(f"arms {', '.join(arms)}: have none of the stages {', '.join(stages)}; leave one of the two out")
+    return wanted
 
 
 def kind_of(stage: str) -> str:
@@ -118,6 +128,12 @@ def kind_of(stage: str) -> str:
 def arm_of(stage: str) -> str:
     """`twin-full` of `train@twin-full`; empty for a stage of no arm."""
     return stage.partition("@")[2]
+
+
+def _check_names(what: str, names: Iterable[str], known: set[str]) -> None:
+    unknown = sorted(set(names) - known)
+    if unknown:
+        raise ConfigError(f"{what}: no {', '.join(unknown)} in dvc.yaml; there are {', '.join(sorted(known))}")
 
 
 def study_graph(root: Path) -> StudyGraph:
@@ -135,27 +151,46 @@ def study_graph(root: Path) -> StudyGraph:
             graph = repo.index.graph
             order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=_file_order(repo.index.stages)))
             needs = {stage.addressing: frozenset(needed.addressing for needed in graph.successors(stage)) for stage in order}
-            return StudyGraph(needs, frozenset(repo.status()) & frozenset(needs))
+            stale = frozenset(repo.status()) & frozenset(needs)
+            return StudyGraph(needs, stale, has_remote=bool(repo.config["core"].get("remote")))
     except DvcException as error:
         raise ConfigError(f"dvc.yaml: {error}") from error
 
 
-def run_stage(name: str, root: Path, say: Callable[[str], None]) -> None:
+def run_stage(
+    name: str, root: Path, say: Callable[[str], None], timeout_seconds: float | None = None, may_pull: bool = False
+) -> StageTime:
     """Runs the stage if it is stale; every line it prints goes to `say` as it comes.
+
+    While another DVC works on the same files, it waits and says so.
+
+    Args:
+        timeout_seconds: of one attempt; the stage is stopped then. None: no limit.
+        may_pull: results that others have pushed to DVC's remote are fetched instead of computed.
+
+    Returns:
+        When it ran, and what became of the time.
 
     Raises:
         StageFailedError: the stage failed; its message is the command's own when it left one.
     """
+    begun, command = time.time(), (*DVC, "repro", *(("--pull",) if may_pull else ()), "--single-item", name)
     with tempfile.TemporaryDirectory(prefix="stage-") as folder:
         status_file = Path(folder) / "status.json"
-        code = _run((*DVC, "repro", "--single-item", name), root, {STATUS_FILE: str(status_file)}, say)
-        if code == 0:
-            return
-        status = json.loads(status_file.read_text(encoding="utf-8")) if status_file.exists() else {"code": None, "message": ""}
-    if status["code"] == 0:
+        end = _run(command, root, {STATUS_FILE: str(status_file)}, say, timeout_seconds)
+        while end.is_busy:
+            say(f"{name}: another DVC works on the same files (see above); waiting for it")
+            time.sleep(BUSY_SECONDS)
+            end = _run(command, root, {STATUS_FILE: str(status_file)}, say, timeout_seconds)
+        status = json.loads(status_file.read_text(encoding="utf-8")) if status_file.exists() else NO_STATUS
+    code = end.code
+    if code and status["code"] == 0:
         say(f"{name} ended well but DVC did not record it; committing its outputs")
-        if _run((*DVC, "commit", "--force", name), root, {}, say) == 0:
-            return
+        code = _run((*DVC, "commit", "--force", name), root, {}, say).code
+    if code == 0:
+        return StageTime(name, begun, time.time(), read_phases(status["phases"]))
+    if end.is_late:
+        raise StageFailedError(f"{name}: stopped after {timeout_seconds:g} s (runtime.stage_timeout_seconds)", is_final=False)
     message = status["message"] or f"dvc repro ended with exit code {code}; see its lines above"
     raise StageFailedError(f"{name}: {message}", is_final=status["code"] in (EXIT_MISTAKE, EXIT_INTERRUPTED))
 
@@ -167,9 +202,9 @@ def may_retry(task: Any, task_run: Any, state: Any) -> bool:
 
 
 @task(task_run_name="{name}", persist_result=False, cache_policy=None, retry_condition_fn=may_retry)
-def run_dvc_stage(name: str, root: Path) -> None:
+def run_dvc_stage(name: str, root: Path, timeout_seconds: float | None, may_pull: bool) -> StageTime:
     """Runs one stage of `dvc.yaml`; its lines are the log of the task."""
-    run_stage(name, root, get_run_logger().info)
+    return run_stage(name, root, get_run_logger().info, timeout_seconds, may_pull)
 
 
 def stage_environment() -> dict[str, str]:
@@ -184,17 +219,44 @@ def stage_environment() -> dict[str, str]:
     }
 
 
-def _run(command: tuple[str, ...], root: Path, settings: Mapping[str, str], say: Callable[[str], None]) -> int:
+@dataclass(frozen=True)
+class _End:
+    """How a command ended: its exit code, whether DVC refused to wait for another DVC, whether it was stopped for its time."""
+
+    code: int
+    is_busy: bool
+    is_late: bool
+
+
+def _run(
+    command: tuple[str, ...],
+    root: Path,
+    settings: Mapping[str, str],
+    say: Callable[[str], None],
+    timeout_seconds: float | None = None,
+) -> _End:
     try:
         process = supervisor.start_supervised(command, env={**stage_environment(), **settings}, cwd=root)
     except supervisor.StoppingError as error:
         raise StageFailedError(str(error), is_final=True) from error
+    is_late = threading.Event()
+
+    def stop() -> None:
+        is_late.set()
+        process.terminate()
+
+    timer = threading.Timer(timeout_seconds or threading.TIMEOUT_MAX, stop)
+    timer.daemon = True
+    timer.start()
+    is_busy = False
     for line in process.stdout or ():
+        is_busy = is_busy or DVC_IS_BUSY in line
         if line.strip() and not line.lstrip().startswith(DVC_ADVICE):
             say(line.rstrip())
     code = process.wait()
+    timer.cancel()
     supervisor.forget(process)
-    return code
+    return _End(code, is_busy and code != 0 and not is_late.is_set(), is_late.is_set())
 
 
 def _file_order(stages: Iterable[Any]) -> Callable[[Any], int]:

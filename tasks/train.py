@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.command import progress_bar, run_command
+from tasks.phases import COMPUTE, MLFLOW, RAY, add_phase, phase
 
 if TYPE_CHECKING:
     from components.config.schema import Arm
@@ -41,7 +43,9 @@ def main() -> None:
     root, runtime = Path.cwd(), study.runtime.for_arm(arm.name)
     models = root / "artifacts" / "models"
     costs = []
-    with ray_session(Resources.of_runtime(runtime)) as session:
+    with contextlib.ExitStack() as stack:
+        with phase(RAY):
+            session = stack.enter_context(ray_session(Resources.of_runtime(runtime)))
         for seed in arm.training.seeds:
             run = TrainingRun(
                 arm=arm,
@@ -55,7 +59,8 @@ def main() -> None:
             )
             costs.append(train_seed(run, session))
     write_record(ArmCost(version=1, arm=arm.name, seeds=tuple(costs)), root / "artifacts" / "cost" / f"{arm.name}.json")
-    _fill_mlflow(root, arm, runtime.experiment)
+    with phase(MLFLOW):
+        _fill_mlflow(root, arm, runtime.experiment)
 
 
 def train_seed(run: TrainingRun, session: RaySession) -> SeedCost:
@@ -65,7 +70,7 @@ def train_seed(run: TrainingRun, session: RaySession) -> SeedCost:
 
     name = f"train {run.arm.name} seed {run.seed}"
     with progress_bar(run.arm.training.steps, name, "step") as bar, gentle_stop(run.run_dir):
-        result = session.run(partial(run_on_worker, run), run.run_dir, partial(_show, bar))
+        result = session.run(partial(run_on_worker, run), run.run_dir, partial(_show, bar, time.time()))
     return SeedCost.model_validate_json(json.dumps(result))
 
 
@@ -81,8 +86,11 @@ def run_on_worker(run: TrainingRun, report: Report) -> dict[str, Any]:
     def tell(progress: Progress) -> None:
         report(asdict(progress))
 
+    begun = time.time()
     with warnings_told(report), disk_trouble(run.run_dir):
-        return run_training(run, tell).model_dump(mode="json")
+        cost = run_training(run, tell).model_dump(mode="json")
+    report({"computed": (begun, time.time())})
+    return cost
 
 
 @contextlib.contextmanager
@@ -101,7 +109,12 @@ def warnings_told(report: Report) -> Iterator[None]:
         components.removeHandler(handler)
 
 
-def _show(bar: Any, progress: Mapping[str, Any]) -> None:
+def _show(bar: Any, asked_at: float, progress: Mapping[str, Any]) -> None:
+    if "computed" in progress:
+        begun, ended = progress["computed"]
+        add_phase(RAY, asked_at, begun)
+        add_phase(COMPUTE, begun, ended)
+        return
     if "warning" in progress:
         bar.write(f"{bar.desc}: warning: {progress['warning']}", file=sys.stderr)
         return
@@ -116,9 +129,9 @@ def _fill_mlflow(root: Path, arm: Arm, experiment: str) -> None:
     """Best effort: the files are the results, MLflow has a copy, and `tasks.track` can always make it again."""
     try:
         from tasks.recorded import arm_record
-        from tasks.tracking import upload_study
+        from tasks.tracking import upload_in_time
 
-        upload_study(root, experiment, {arm.name: arm_record(root, arm, is_evaluated=False)})
+        upload_in_time(root, experiment, {arm.name: arm_record(root, arm, is_evaluated=False)})
     except Exception as error:  # a store that is down must not cost the trained model
         print(f"warning: MLflow was not filled ({type(error).__name__}: {error}); `python -m tasks.track` does it", file=sys.stderr)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 
 from components.config.problems import ConfigError, DataError
-from tasks import ray_train
-from tasks.ray_head import probe_address
+from tasks import ray_train, supervisor
+from tasks.ray_head import probe_address, ray_head
 from tasks.ray_resources import Resources, choose_device
 from tasks.ray_train import WorkerLostError
 
@@ -95,3 +97,18 @@ def test_every_line_of_progress_arrives_in_order(tmp_path: Path) -> None:
             write({"step": step})
     assert seen == list(range(500))
     assert not path.exists()
+
+
+def test_head_that_misses_its_start_on_a_busy_machine_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        "import sys, time; from pathlib import Path\n"
+        f"mark = Path({str(tmp_path / 'mark')!r})\n"
+        "if not mark.exists(): mark.touch(); sys.exit('The current node timed out during startup')\n"
+        "print('Ray runtime started', flush=True); time.sleep(60)\n"
+    )
+    start = supervisor.start_supervised
+    monkeypatch.setattr(supervisor, "start_supervised", lambda command, **rest: start([sys.executable, "-c", script], **rest))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with ray_head():
+        assert os.environ["RAY_ADDRESS"].startswith("127.0.0.1:")
+    assert "RAY_ADDRESS" not in os.environ

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from components.config.loader import load_study
 from components.config.problems import ConfigError
-from tasks.scale import PREVIOUS, preset, put_in_place
+from tasks.scale import PREVIOUS, preset, put_in_place, with_seeds
 
 
 @pytest.fixture
@@ -40,7 +41,30 @@ def test_wrong_file_changes_nothing(checkout: Path) -> None:
     assert (checkout / "params.yaml").read_bytes() == before
 
 
-@pytest.mark.parametrize(("name", "remedy"), [("qick", "did you mean quick"), ("", "there are .*quick, tiny")])
+@pytest.mark.parametrize(("name", "remedy"), [("qick", "did you mean quick"), ("", "there are .*quick, .*tiny")])
 def test_unknown_scale_names_the_known(checkout: Path, name: str, remedy: str) -> None:
     with pytest.raises(ConfigError, match=remedy):
         preset(name)
+
+
+def test_seeds_are_written_where_dvc_reads_them_and_nothing_else_changes(checkout: Path) -> None:
+    params = checkout / "params.yaml"
+    put_in_place(params, params, [7, 8])
+    assert load_study(params).training.seeds == (7, 8)
+    assert params.read_text().replace("seeds: [7, 8]", "seeds: [42]") == (checkout / "scales" / "quick.yaml").read_text()
+    put_in_place(params, params, [7, 8])
+    assert not (checkout / PREVIOUS).exists(), "what stood there was a copy of a preset"
+
+
+def test_seeds_written_as_a_block_are_found(checkout: Path) -> None:
+    text = (checkout / "params.yaml").read_text().replace("  seeds: [42]\n", "  seeds:\n    - 42\n    - 43\n")
+    (checkout / "params.yaml").write_text(with_seeds(text, [1]))
+    assert load_study(checkout / "params.yaml").training.seeds == (1,)
+
+
+@pytest.mark.parametrize(("seeds", "said"), [([7, 7], "training.seeds: must not repeat"), ([-1], "training.seeds.0: ")])
+def test_wrong_seeds_change_nothing(checkout: Path, seeds: list[int], said: str) -> None:
+    before = (checkout / "params.yaml").read_bytes()
+    with pytest.raises(ConfigError, match=said):
+        put_in_place(preset("tiny"), checkout / "params.yaml", seeds)
+    assert (checkout / "params.yaml").read_bytes() == before
