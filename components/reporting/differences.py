@@ -68,10 +68,12 @@ def open_choices(analysis: Analysis) -> list[str]:
     """What the papers do not state and this study had to choose, with the values in force."""
     study = analysis.results.study
     model, evaluation = study.model, study.evaluation
+    inner = " / ".join(f"{shape.d_inner} at {shape.d_model}" for shape in dict.fromkeys(model.blocks))
     choices = [
         f"Initialisation: normal with standard deviation {model.init_std:g}, residual outputs scaled by 1/sqrt(2N).",
         f"RoPE theta {model.rope_theta:g}; RMSNorm epsilon {model.norm_eps:g}; no dropout; rotary angles in float32.",
-        f"SwiGLU inner width {model.ffn_ratio} x d_model and untied embeddings (derived from the paper's parameter counts).",
+        f"SwiGLU inner width {inner} and {'tied' if model.tied_embeddings else 'untied'} embeddings (the paper's parameter counts "
+        "fit 4 x d_model, untied).",
         f"Junction norm of the shared model: {'on' if model.junction_norm else 'off'}; an arm may differ, see the arms table.",
         f"Attention across packed documents: {model.document_attention}.",
         f"Weight decay on the embedding table: {'yes' if study.training.decay_embeddings else 'no'}.",
@@ -96,12 +98,17 @@ def hidden_decoding_choices(study: Study) -> list[str]:
     if not study.expansions:
         return []
     streams = [arm.model.streams for arm in study.expansions.values() if arm.model.streams is not None]
+    imported = [f"{name} from {arm.objective.model_dump()['path']}" for name, arm in study.backbones.items()]
     choices = [
         "Hidden Decoding on a cascade: every stream has its own slices of the embedding and gets them at every junction, so each "
         "depth is a model at each number of streams. The paper has one width and one depth.",
         "Expansion: goes on from the finished base, whose cool-down is over, with the base's objective, on the batches after; "
         "the rate warms up again and falls to 0 again. The paper's rates and optimizer state are not public (setting `optimizer`).",
     ]
+    if imported:
+        choices.append(
+            f"Imported, trained elsewhere on other text and never here: {formats.join_names(imported)}. Their costs are not known."
+        )
     if study.controls:
         choices.append(
             "Controls: the base trained further without streams in one run, with one warm-up and cool-down, even beside a chain of "

@@ -48,7 +48,7 @@ def streams_tables(analysis: Analysis) -> tuple[Table, ...]:
 
 
 def gain_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> Table:
-    """NLL of every expansion minus its controls', at the exits."""
+    """NLL of every expansion, with or without streams, minus its controls', at the exits."""
     evaluated = {arm.name: arm for arm in analysis.arms}
     controls = {name: _control(arm) for name, arm in analysis.results.study.controls.items()}
     exits = analysis.results.study.model.exits
@@ -60,7 +60,7 @@ def gain_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> Table:
             cells = [formats.MISSING if known is None else _difference(analysis, arm, known, depth) for depth in exits]
             rows.append((arm.name, str(arm.n_streams), f"{name}: equal {equal}", *cells))
     columns = ("expansion", "n", "control", *(f"NLL at k = {depth}" for depth in exits))
-    note = "Nats per token, expansion minus control: below 0 the streams won. Intervals as in the differences between arms."
+    note = "Nats per token, expansion minus control: below 0 the expansion won. Intervals as in the differences between arms."
     return Table("Gain of streams over their controls", columns, tuple(rows), note, (0, 2))
 
 
