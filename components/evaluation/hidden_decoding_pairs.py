@@ -53,8 +53,8 @@ def differing_in(key: str, ours: object, other: object, arms: Arms) -> list[Pair
         (first, second)
         for first in arms
         for second in arms
-        if _settings(first)[key] == ours
-        and _settings(second)[key] == other
+        if _settings(first).get(key) == ours
+        and _settings(second).get(key) == other
         and settings_but(first, key) == settings_but(second, key)
     ]
 
