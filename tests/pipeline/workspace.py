@@ -39,17 +39,23 @@ class Workspace:
 
     root: Path
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, settings: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(TOOL_SETTINGS)}
         path = os.pathsep.join([str(Path(sys.executable).parent), clean["PATH"]])
-        return {**clean, "PATH": path, "OMP_NUM_THREADS": "1"}
+        return {**clean, "PATH": path, "OMP_NUM_THREADS": "1", **settings}
 
-    def run(self, *arguments: str, expected: int = 0, seconds: float = 400) -> str:
-        """What `python -m ...` printed; fails unless it exits as expected."""
+    def run(
+        self, *arguments: str, expected: int = 0, seconds: float = 400, settings: Mapping[str, str] = MappingProxyType({})
+    ) -> str:
+        """What `python -m ...` printed; fails unless it exits as expected.
+
+        Args:
+            settings: environment variables.
+        """
         done = subprocess.run(
             [sys.executable, "-m", *arguments],
             cwd=self.root,
-            env=self.environment(),
+            env=self.environment(settings),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -64,7 +70,7 @@ class Workspace:
         return subprocess.Popen(
             [sys.executable, "-m", *arguments],
             cwd=self.root,
-            env={**self.environment(), **settings},
+            env=self.environment(settings),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -38,7 +38,9 @@ def test_how_a_command_ends(main: str, code: int, status: dict | None, last_line
     command = [sys.executable, "-c", SCRIPT.replace("{}", main)]
     done = subprocess.run(command, env={"STUDY_STATUS_FILE": str(file)}, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == code
-    assert (json.loads(file.read_text()) if file.exists() else None) == status
+    left = json.loads(file.read_text()) if file.exists() else None
+    assert (left and {"code": left["code"], "message": left["message"]}) == status
+    assert left is None or [phase["name"] for phase in left["phases"]] == ["command"]
     assert done.stderr.strip().splitlines()[-1:] == [] if not last_line else last_line in done.stderr.splitlines()[-1]
 
 
