@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from components.config.model import BlockShape
-from components.config.schema import Model, Segment
+from components.config.schema import Segment
 from components.data.tokenizer import TOKENIZER_FILE, Tokenizer
 from components.huggingface.config import config_of
 from components.huggingface.weights import split_weights
 from components.inference.export_folder import check_out
 from components.inference.export_streams import MODELING as STREAMS_MODELING
 from components.inference.export_streams import stream_config, stream_weights
-from components.models.blocks import Block, RMSNorm
+from components.models.blocks import Block, RMSNorm, scaled_frequencies
 from components.models.cascade import Cascade, Exit, TiedHead
 from components.models.files import WEIGHTS, ModelCard, save_tensors
 from components.models.repaired import Repaired
@@ -129,9 +129,15 @@ def _as_dense(model: Cascade, prefix: _Prefix, max_tokens: int) -> tuple[dict[st
 
 
 def _as_cascade(model: Cascade, prefix: _Prefix) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    settings = model.settings
-    if any(shape != _plain(settings, shape.d_model) for shape in settings.blocks):
-        raise ValueError("only blocks with plain heads and a SwiGLU of ffn_ratio can be exported with junctions or streams")
+    settings = model.settings.model_copy(update={"segments": tuple(prefix.segments)})
+    if settings.experts is not None:
+        raise ValueError("a mixture of experts cannot be exported: the modelling file has no experts")
+    shapes = [settings.blocks[depth - 1] for depth in settings.exits]
+    rope = {}
+    if settings.rope_scaling is not None:
+        channels = torch.arange(0, settings.head_dim, 2, dtype=torch.float32)
+        scaled = scaled_frequencies(settings.rope_theta ** (-channels / settings.head_dim), settings.rope_scaling)
+        rope["rope_frequencies"] = scaled.tolist()
     weights = {f"embeddings.{i}.weight": table.weight for i, table in enumerate(prefix.embeddings)}
     for i, block in enumerate(prefix.blocks):
         weights |= {f"blocks.{i}.{name}": weight for name, weight in block.named_parameters()}
@@ -146,20 +152,17 @@ def _as_cascade(model: Cascade, prefix: _Prefix) -> tuple[dict[str, Tensor], dic
             "AutoModelForCausalLM": f"{Path(MODELING).stem}.TelescopicForCausalLM",
         },
         "segments": [[segment.n_blocks, segment.d_model] for segment in prefix.segments],
+        "heads": [[shape.n_heads, shape.n_kv_heads] for shape in shapes],
+        "inner_widths": [shape.d_inner for shape in shapes],
         "head_dim": settings.head_dim,
-        "ffn_ratio": settings.ffn_ratio,
+        "qk_norm": settings.qk_norm,
         "junction_norm": settings.junction_norm,
         "affine_read_out": prefix.affine is not None,
         "rope_theta": settings.rope_theta,
         "norm_eps": settings.norm_eps,
+        **rope,
     }
     return weights, config
-
-
-def _plain(settings: Model, d_model: int) -> BlockShape:
-    """The block of that width that the modelling file has."""
-    n_heads, d_inner = d_model // settings.head_dim, (settings.ffn_ratio or 0) * d_model
-    return BlockShape(d_model, settings.head_dim, n_heads, n_heads, d_inner, False, settings.norm_eps)
 
 
 def _tokenizer_config(tokenizer: Tokenizer, seq_len: int) -> dict[str, Any]:

@@ -86,27 +86,24 @@ class StreamBlock(Block):
     ) -> Tensor:
         """The residual stream of the rows that ask; `context_BRD` is the normed input of the block that this one mirrors."""
         normed_BQD, attention = self.attention_norm(x_BQD), self.attention
-        width, weight = normed_BQD.shape[-1], attention.qkv.weight
+        d_queries, weight = attention.d_queries, attention.qkv.weight
         asked_BQD, read_BRD = rows.asked(normed_BQD), (normed_BQD if context_BRD is None else context_BRD)[:, rows.read]
-        q_BHQK = self._by_head(F.linear(asked_BQD, weight[:width]))
-        k_BHRK, v_BHRK = (self._by_head(part) for part in F.linear(read_BRD, weight[width:]).chunk(2, dim=-1))
-        q_BHQK = _rotate(q_BHQK, rows.angles[:, :, rows.asking])
-        k_BHRK = _rotate(k_BHRK, rows.angles[:, :, rows.read])
-        k, v = _fold(k_BHRK, rows.n_tokens), _fold(v_BHRK, rows.n_tokens)
+        q_BHQK = attention.split_heads(F.linear(asked_BQD, weight[:d_queries]))
+        k_BGRK, v_BGRK = attention.split_heads(F.linear(read_BRD, weight[d_queries:])).chunk(2, dim=1)
+        q_BHQK = _rotate(attention.q_norm(q_BHQK), rows.angles[:, :, rows.asking])
+        k_BGRK = _rotate(attention.k_norm(k_BGRK), rows.angles[:, :, rows.read])
+        k, v = _fold(k_BGRK, rows.n_tokens), _fold(v_BGRK, rows.n_tokens)
         if past is not None:
             k, v = past.update(k, v, layer)
         if rows.folds:
-            mixed = F.scaled_dot_product_attention(_fold(q_BHQK, rows.n_tokens), k, v, attn_mask=rows.mask)
+            mixed = attention.mix(_fold(q_BHQK, rows.n_tokens), k, v, rows.mask)
             mixed_BHQK = _unfold(mixed, attention.n_heads)
         else:
-            k, v = _unfold(k, attention.n_heads), _unfold(v, attention.n_heads)
-            mixed_BHQK = F.scaled_dot_product_attention(q_BHQK, k, v, attn_mask=rows.mask)
+            k, v = _unfold(k, attention.n_kv_heads), _unfold(v, attention.n_kv_heads)
+            mixed_BHQK = attention.mix(q_BHQK, k, v, rows.mask)
         x_BQD = rows.asked(x_BQD) + attention.out(mixed_BHQK.transpose(1, 2).flatten(2))
         out: Tensor = x_BQD + self.ffn(self.ffn_norm(x_BQD))
         return out
-
-    def _by_head(self, x_BQD: Tensor) -> Tensor:
-        return x_BQD.view(*x_BQD.shape[:2], self.attention.n_heads, self.attention.head_dim).transpose(1, 2)
 
 
 class HiddenDecodingForCausalLM(TelescopicForCausalLM):

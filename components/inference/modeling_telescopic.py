@@ -26,6 +26,10 @@ class TelescopicConfig(PretrainedConfig):
 
     Attributes:
         segments: [blocks, width] of each segment, in order.
+        heads: [query heads, key and value heads] of the blocks of each segment.
+        inner_widths: of the SwiGLU of each segment.
+        qk_norm: queries and keys have norms of their own.
+        rope_frequencies: of each pair of channels; absent: rope_theta decides.
         junction_norm: rescale the stream to the L2 norm of the fresh slice where a segment begins.
         affine_read_out: an affine map is added to the stream before the final norm.
     """
@@ -36,22 +40,27 @@ class TelescopicConfig(PretrainedConfig):
         self,
         vocab_size: int = 2,
         segments: tuple[tuple[int, int], ...] = ((1, 2),),
+        heads: tuple[tuple[int, int], ...] = ((1, 1),),
+        inner_widths: tuple[int, ...] = (8,),
         head_dim: int = 2,
-        ffn_ratio: int = 4,
+        qk_norm: bool = False,
         junction_norm: bool = False,
         affine_read_out: bool = False,
         rope_theta: float = 10000.0,
+        rope_frequencies: tuple[float, ...] | None = None,
         norm_eps: float = 1e-5,
         max_position_embeddings: int = 2048,
         **kwargs: Any,
     ) -> None:
-        self.vocab_size, self.head_dim, self.ffn_ratio = vocab_size, head_dim, ffn_ratio
-        self.segments = [list(segment) for segment in segments]
+        self.vocab_size, self.head_dim, self.qk_norm = vocab_size, head_dim, qk_norm
+        self.segments, self.heads = [list(segment) for segment in segments], [list(pair) for pair in heads]
+        self.inner_widths = list(inner_widths)
+        self.rope_frequencies = None if rope_frequencies is None else list(rope_frequencies)
         self.junction_norm, self.affine_read_out = junction_norm, affine_read_out
         self.rope_theta, self.norm_eps, self.max_position_embeddings = rope_theta, norm_eps, max_position_embeddings
         self.num_hidden_layers = sum(n_blocks for n_blocks, _ in self.segments)
         self.hidden_size = self.segments[-1][1]
-        self.num_attention_heads = self.num_key_value_heads = self.hidden_size // head_dim
+        self.num_attention_heads, self.num_key_value_heads = self.heads[-1]
         super().__init__(**{"tie_word_embeddings": False, **kwargs})
 
 
@@ -66,23 +75,34 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self, d_model: int, head_dim: int) -> None:
+    def __init__(self, segment: int, config: TelescopicConfig) -> None:
         super().__init__()
-        self.n_heads, self.head_dim = d_model // head_dim, head_dim
-        self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
-        self.out = nn.Linear(d_model, d_model, bias=False)
+        d_model, self.head_dim = config.segments[segment][1], config.head_dim
+        self.n_heads, self.n_kv_heads = config.heads[segment]
+        self.d_queries = self.n_heads * self.head_dim
+        self.qkv = nn.Linear(d_model, self.d_queries + 2 * self.n_kv_heads * self.head_dim, bias=False)
+        self.out = nn.Linear(self.d_queries, d_model, bias=False)
+        self.q_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
 
     def forward(self, x_BTD: Tensor, angles: Tensor, mask_BHTS: Tensor | None, past: DynamicCache | None, layer: int) -> Tensor:
-        batch, length, width = x_BTD.shape
-        q_BHTK, k_BHSK, v_BHSK = self.qkv(x_BTD).view(batch, length, 3, self.n_heads, self.head_dim).permute(2, 0, 3, 1, 4)
-        q_BHTK, k_BHSK = _rotate(q_BHTK, angles), _rotate(k_BHSK, angles)
+        q_BHTK, k_BGSK, v_BGSK = self.split_heads(self.qkv(x_BTD)).split((self.n_heads, self.n_kv_heads, self.n_kv_heads), dim=1)
+        q_BHTK, k_BGSK = _rotate(self.q_norm(q_BHTK), angles), _rotate(self.k_norm(k_BGSK), angles)
         if past is not None:
-            k_BHSK, v_BHSK = past.update(k_BHSK, v_BHSK, layer)
-        mixed_BHTK = F.scaled_dot_product_attention(
-            q_BHTK, k_BHSK, v_BHSK, attn_mask=mask_BHTS, is_causal=mask_BHTS is None and length > 1
-        )
-        out: Tensor = self.out(mixed_BHTK.transpose(1, 2).reshape(batch, length, width))
+            k_BGSK, v_BGSK = past.update(k_BGSK, v_BGSK, layer)
+        mixed_BHTK = self.mix(q_BHTK, k_BGSK, v_BGSK, mask_BHTS, mask_BHTS is None and x_BTD.shape[1] > 1)
+        out: Tensor = self.out(mixed_BHTK.transpose(1, 2).flatten(2))
         return out
+
+    def split_heads(self, x_BTC: Tensor) -> Tensor:
+        """[B, heads, T, K]."""
+        return x_BTC.view(*x_BTC.shape[:2], -1, self.head_dim).transpose(1, 2)
+
+    def mix(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, mask_BHTS: Tensor | None, is_causal: bool = False) -> Tensor:
+        """Attention; several query heads read one head of keys and values when these are fewer."""
+        return F.scaled_dot_product_attention(
+            q_BHTK, k_BGSK, v_BGSK, attn_mask=mask_BHTS, is_causal=is_causal, enable_gqa=self.n_heads != self.n_kv_heads
+        )
 
 
 class SwiGLU(nn.Module):
@@ -98,12 +118,13 @@ class SwiGLU(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, d_model: int, config: TelescopicConfig) -> None:
+    def __init__(self, segment: int, config: TelescopicConfig) -> None:
         super().__init__()
+        d_model = config.segments[segment][1]
         self.attention_norm = RMSNorm(d_model, config.norm_eps)
-        self.attention = Attention(d_model, config.head_dim)
+        self.attention = Attention(segment, config)
         self.ffn_norm = RMSNorm(d_model, config.norm_eps)
-        self.ffn = SwiGLU(d_model, config.ffn_ratio * d_model)
+        self.ffn = SwiGLU(d_model, config.inner_widths[segment])
 
     def forward(self, x_BTD: Tensor, angles: Tensor, mask_BHTS: Tensor | None, past: DynamicCache | None, layer: int) -> Tensor:
         x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), angles, mask_BHTS, past, layer)
@@ -125,7 +146,9 @@ class TelescopicForCausalLM(PreTrainedModel, GenerationMixin):
         self.embeddings = nn.ModuleList(
             nn.Embedding(config.vocab_size, width - before) for before, width in zip([0, *widths], widths, strict=False)
         )
-        self.blocks = nn.ModuleList(self.block_type(width, config) for n_blocks, width in config.segments for _ in range(n_blocks))
+        self.blocks = nn.ModuleList(
+            self.block_type(segment, config) for segment, (n_blocks, _) in enumerate(config.segments) for _ in range(n_blocks)
+        )
         self.affine = nn.Linear(widths[-1], widths[-1]) if config.affine_read_out else None
         self.norm = RMSNorm(widths[-1], config.norm_eps)
         self.head = nn.Linear(widths[-1], config.vocab_size, bias=False)
@@ -201,9 +224,12 @@ class TelescopicForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _angles(self, positions_BT: Tensor) -> Tensor:
         """Rotary angles, float32 [B, 1, T, K/2]."""
-        channels = torch.arange(0, self.config.head_dim, 2, dtype=torch.float32, device=positions_BT.device)
-        angles_BTK: Tensor = positions_BT.float()[:, :, None] * self.config.rope_theta ** (-channels / self.config.head_dim)
-        return angles_BTK[:, None]
+        config, device = self.config, positions_BT.device
+        channels = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device)
+        frequencies_K: Tensor = config.rope_theta ** (-channels / config.head_dim)
+        if config.rope_frequencies is not None:
+            frequencies_K = torch.tensor(config.rope_frequencies, device=device)
+        return (positions_BT.float()[:, :, None] * frequencies_K)[:, None]
 
 
 def _rotate(x_BHTK: Tensor, angles: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from components.config.problems import ConfigError
-from components.config.schema import BpeTokenizer, Model, Segment
+from components.config.schema import BpeTokenizer, Llama3Rope, Model, Segment
 from components.data.tokenizer import Tokenizer, train_bpe
 from components.inference.export import export_prefix
 from components.inference.generate import Request, generate
@@ -29,6 +29,7 @@ from tests.unit.models.test_streams import toy_streams
 
 VOCAB = 300
 DEPTHS = range(1, 6)  # exits at 2, 4, 5: before, at and after each junction
+KV = ("separate", "shared")
 REPAIRS: dict[str, RepairPart] = {"norm": "norm", "affine": "affine", "head": "head", "block": "block"}
 SEGMENTS = (Segment(n_blocks=1, d_model=16), Segment(n_blocks=4, d_model=24))
 STREAMED: dict[str, dict[str, Any]] = {
@@ -39,6 +40,15 @@ STREAMED: dict[str, dict[str, Any]] = {
     "sum": {"supervision": "sum", "layers": ("cross_full", "intra", "intra", "cross_full", "intra")},
     "fewer": {"sampled": (2, 4)},
     "mirrored": {"layers": ("intra", "cross_full", "intra", "cross_full", "intra"), "n_mirrored": 2, "rope_rule": "logical"},
+}
+# Blocks of Qwen3's kind, positions of Llama 3's.
+GROUPED: dict[str, Any] = {
+    "segments": (
+        Segment(n_blocks=1, d_model=16, n_heads=4, n_kv_heads=2, d_inner=20),
+        Segment(n_blocks=4, d_model=24, n_heads=6, n_kv_heads=2, d_inner=36),
+    ),
+    "qk_norm": True,
+    "rope_scaling": Llama3Rope(kind="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=16),
 }
 PROMPT = "what the states of the union"
 
@@ -110,6 +120,9 @@ def models() -> dict[str, tuple[Cascade, int]]:
         streams = toy_streams(**{"n_streams": 4, **changes})
         model = _drawn(build_cascade(Model.model_validate({**dict(toy_model()), "segments": SEGMENTS, "streams": streams}), VOCAB))
         chosen |= {f"streams-{name}-{depth}": (model, depth) for depth in (1, 3, 5)}
+    for kind, streams in (("grouped", None), *((f"streams-grouped-{kv}", toy_streams(n_streams=3, kv=kv)) for kv in KV)):
+        model = _drawn(build_cascade(Model.model_validate({**dict(toy_model()), **GROUPED, "streams": streams}), VOCAB))
+        chosen |= {f"{kind}-{depth}": (model, depth) for depth in (3, 5)}
     return chosen
 
 
