@@ -1,6 +1,7 @@
-"""A finished model on disk: `model.safetensors` and `model.json`. Weights are never read from pickles.
+"""A finished model on disk: `model.safetensors`, its checksum, and `model.json`. Weights are never read from pickles.
 
-`model.json` says everything needed to use the weights: the shape, the vocabulary, and where the model came from.
+`model.json` says everything needed to use the weights: the shape, the vocabulary, and where the model came from. The checksum is
+what `sha256sum --check` reads.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +29,7 @@ from components.models.repaired import Repaired
 from components.models.streams import build_cascade
 from components.results import Record
 
-WEIGHTS, CARD = "model.safetensors", "model.json"
+WEIGHTS, CHECKSUM, CARD = "model.safetensors", "model.sha256", "model.json"
 OPTIMIZER = "optimizer.safetensors"  # what a further training goes on from
 
 
@@ -139,7 +141,8 @@ def save_model(model: Cascade, card: ModelCard, folder: Path, weights: Path | No
 
 
 def write_card(card: ModelCard, folder: Path) -> None:
-    """Writes the card of a model folder."""
+    """Writes the card of a model folder, and the checksum of the weights that are there."""
+    (folder / CHECKSUM).write_text(f"{file_sha256(folder / WEIGHTS)}  {WEIGHTS}\n", encoding="utf-8")
     (folder / CARD).write_text(json.dumps(card.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
 
 
@@ -178,9 +181,24 @@ def load_model(
             if card.repair is None
             else Repaired(card.model, card.vocab_size, card.repair.part, card.repair.depths)
         )
+    _check(folder / WEIGHTS)
     tensors = load_tensors(folder / WEIGHTS)
     load_weights(model, {**_absent_exits(model, card, tensors), **tensors}, folder / WEIGHTS)
     return model.to(device, dtype).eval(), card
+
+
+def _check(path: Path) -> None:
+    """Compares weights with the checksum beside them. DVC trusts a file of the same time, and a read-only copy of it."""
+    found = file_sha256(path)
+    try:
+        expected = path.with_name(CHECKSUM).read_text(encoding="utf-8").split()[0]
+    except (OSError, UnicodeError, IndexError):
+        raise CheckpointError(f"{path.with_name(CHECKSUM)}: missing or damaged; run `dvc repro` to train the arm again") from None
+    if found != expected:
+        file = shlex.quote(str(path))
+        raise CheckpointError(
+            f"{path}: damaged: it does not have its checksum; run `chmod u+w {file} && touch {file} && dvc repro`"
+        )
 
 
 def _absent_exits(model: Cascade, card: ModelCard, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -278,7 +278,10 @@ def test_a_missing_or_damaged_model_is_a_clean_error(tmp_path: Path) -> None:
     run = toy_run(tmp_path, UNIFORM)
     run_training(run, _ignore)
     _truncate(run.output_dir)
-    with pytest.raises(CheckpointError, match="not a whole safetensors file"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged: it does not have its checksum; run `chmod"):
+        load_model(run.output_dir)
+    (run.output_dir / "model.sha256").unlink()
+    with pytest.raises(CheckpointError, match=r"model\.sha256: missing"):
         load_model(run.output_dir)
     with pytest.raises(CheckpointError, match="dvc repro"):
         load_model(tmp_path / "nowhere")
