@@ -104,6 +104,20 @@ def test_padding_and_truncation_of_a_loaded_tokenizer_are_off(tmp_path: Path) ->
     assert [len(ids) for ids in load_tokenizer(file_settings(tmp_path)).encode_batch(["abcdef", "a"])] == [6, 1]
 
 
+def test_spare_rows_of_a_checkpoint_are_ids_that_no_text_has(tmp_path: Path) -> None:
+    """Qwen3's tables have 267 rows more than its tokenizer has entries."""
+    (tmp_path / "base").mkdir()
+    BYTES.save(tmp_path / "base", "bpe", 0)
+    padded = load_tokenizer(file_settings(tmp_path / "base", vocab_size=264, padding=7))
+    assert (padded.vocab_size, padded.eos_id, padded.hash) == (264, BYTES.eos_id, BYTES.hash)
+    padded.save(tmp_path, "file", 0)
+    again = Tokenizer.open(tmp_path)
+    assert (again.vocab_size, again.padding) == (264, 7)
+    assert again.encode_batch(["abc"]) == BYTES.encode_batch(["abc"])
+    with pytest.raises(DataError, match=r"257 entries and 8 of padding, but .* is 264"):
+        load_tokenizer(file_settings(tmp_path, vocab_size=264, padding=8))
+
+
 def test_a_wrong_vocabulary_size_is_an_error_with_both_numbers(tmp_path: Path) -> None:
     BYTES.save(tmp_path, "bpe", 0)
     with pytest.raises(DataError, match=r"257 entries, but data\.tokenizer\.vocab_size is 49152"):
