@@ -25,8 +25,8 @@ def settings_of(vocab_size: int = 300, training_bytes: int = 100_000) -> BpeToke
     return BpeTokenizer(kind="bpe", vocab_size=vocab_size, training_bytes=training_bytes)
 
 
-def file_settings(path: Path | str, vocab_size: int = 257, eos_token: str = EOS_TOKEN) -> FileTokenizer:
-    return FileTokenizer(kind="file", path=str(path), vocab_size=vocab_size, eos_token=eos_token)
+def file_settings(path: Path | str, vocab_size: int = 257, eos_token: str = EOS_TOKEN, padding: int = 0) -> FileTokenizer:
+    return FileTokenizer(kind="file", path=str(path), vocab_size=vocab_size, padding=padding, eos_token=eos_token)
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
