@@ -43,12 +43,13 @@ def main() -> None:
 
 def _print_table(plans: list[ArmPlan], sums: list[tuple[str, str, str]], peak_flops: float, utilisation: float) -> None:
     """The plans, then sums of several arms that the paper has a cost of: (name, cost, the paper's)."""
-    header = ("arm", "seeds", "stored", "tokens", "FLOPs", "cost", "paper's", "device-hours", "state", "activations")
+    header = ("arm", "seeds", "stored", "active", "tokens", "FLOPs", "cost", "paper's", "device-hours", "state", "activations")
     rows = [
         (
             plan.name,
             str(plan.n_seeds),
             f"{plan.parameters / 1e6:,.1f}M",
+            f"{plan.active / 1e6:,.1f}M",
             f"{plan.tokens / 1e6:,.1f}M",
             f"{plan.flops:.2e}",
             f"{plan.relative_cost:.3f}",
@@ -59,7 +60,7 @@ def _print_table(plans: list[ArmPlan], sums: list[tuple[str, str, str]], peak_fl
         )
         for plan in plans
     ]
-    rows += [(name, *[""] * 4, cost, paper, *[""] * 3) for name, cost, paper in sums]
+    rows += [(name, *[""] * 5, cost, paper, *[""] * 3) for name, cost, paper in sums]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     for row in [header, *rows]:
         print(
@@ -71,7 +72,7 @@ def _print_table(plans: list[ArmPlan], sums: list[tuple[str, str, str]], peak_fl
     print(
         f"\n{total:,.3g} device-hours in all, at {utilisation:.0%} of {peak_flops / 1e12:g} TFLOP/s.\n"
         "cost: FLOPs per token, attention included, relative to the first telescopic arm; paper's: GPU-hours, over uniform.\n"
-        "state (weights, gradients, AdamW) and activations (one micro-batch) are per worker."
+        "active: parameters that a token meets. state (weights, gradients, AdamW) and activations (one micro-batch) are per worker."
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from components.config.paper_arms import is_suite, is_twin, paper_cost
 from components.config.schema import Arm, Model, Study
-from components.models.sizes import block_parameters
+from components.models.sizes import block_parameters, idle_parameters
 from components.objectives.base import build_objective
 
 WEIGHT_BYTES = 4  # float32
@@ -27,7 +27,8 @@ class ArmPlan:
         tokens: trained on, steps x rows x seq_len.
         flops: forward and backward of the whole run, in the mean over the depth draws.
         relative_cost: FLOPs per token as a multiple of the reference arm's.
-        state_bytes: weights, gradients and optimizer state, on every worker.
+        active: of the parameters, those that one token meets: all but the experts that it does not go to.
+        state_bytes: weights, gradients and optimizer state, on every worker; with sharding its part, and what it gathers.
         activation_bytes: what one micro-batch keeps for its backward, on every worker.
         n_seeds: models to train.
         paper_cost: the paper's GPU-hours of that arm, as a multiple of the uniform sampler's; None for what it has no hours of.
@@ -35,6 +36,7 @@ class ArmPlan:
 
     name: str
     parameters: int
+    active: int
     tokens: int
     flops: float
     relative_cost: float
@@ -90,32 +92,51 @@ def _plan(arm: Arm, study: Study, per_token: float, unit: float) -> ArmPlan:
     tokens = training.steps * training.batch_rows * study.data.seq_len * trains
     stored, trained = build_objective(arm, vocab, training.seeds[0]).parameter_counts()
     n_streams = 1 if arm.model.streams is None else arm.model.streams.n_streams
+    runtime = study.runtime.for_arm(arm.name)
+    state = stored * WEIGHT_BYTES + trained * TRAINED_BYTES * trains
+    is_sharded = runtime.sharding == "fsdp" and runtime.workers > 1
+    if is_sharded:
+        state = state // runtime.workers + gathered_bytes(arm.model, stored, training.precision)
     return ArmPlan(
         name=arm.name,
         parameters=stored,
+        active=stored - sum(idle_parameters(shape) for shape in arm.model.blocks),
         tokens=tokens,
         flops=per_token * tokens,
         relative_cost=per_token / unit,
-        state_bytes=stored * WEIGHT_BYTES + trained * TRAINED_BYTES * trains,
+        state_bytes=state,
         activation_bytes=activation_bytes(
-            arm.model, vocab, study.runtime.micro_batch_rows * study.data.seq_len * n_streams, training.precision
+            arm.model, vocab, runtime.micro_batch_rows * study.data.seq_len * n_streams, training.precision, is_sharded
         ),
         n_seeds=len(training.seeds),
         paper_cost=paper_cost(arm.objective.model_dump(mode="json")),
     )
 
 
-def activation_bytes(model: Model, vocab_size: int, tokens: int, precision: str) -> int:
-    """What a pass over `tokens` tokens keeps for its backward: 12 d + 4 d_inner values per token and block, and a chunk of logits.
+def gathered_bytes(model: Model, stored: int, precision: str) -> int:
+    """What a worker of a sharded model holds whole: embeddings and exits, and two blocks, one that runs and the next on its way.
+
+    Each has its gradient, the running block's also as it is sent, in float32.
+    """
+    largest = max(block_parameters(shape) for shape in model.blocks)
+    rest = stored - sum(block_parameters(shape) for shape in model.blocks)
+    width = WEIGHT_BYTES if precision == "float32" else 2
+    return 2 * WEIGHT_BYTES * rest + (3 * width + WEIGHT_BYTES) * largest
+
+
+def activation_bytes(model: Model, vocab_size: int, tokens: int, precision: str, is_sharded: bool = False) -> int:
+    """What a pass over `tokens` tokens keeps for its backward: 12 d + 4 d_inner values per token and block, with experts
+    2 d more for each that a token goes to, and a chunk of logits.
 
     In float32 each value takes 4 bytes. In bfloat16 it takes 2, but for the residual stream and the norms (8 d bytes more), and
-    every block keeps a bfloat16 copy of its matrices.
+    every block keeps a bfloat16 copy of its matrices, unless the model is sharded.
     """
     total = 0
     for shape in model.blocks:
-        values = 12 * shape.d_model + 4 * shape.d_inner
+        routed = 0 if shape.experts is None else 2 * shape.experts.top_k * shape.d_model  # into the experts, and out of them
+        values = 12 * shape.d_model + 4 * shape.d_inner + routed
         per_token = 4 * values if precision == "float32" else 2 * values + 8 * shape.d_model
-        copies = 0 if precision == "float32" else 2 * block_parameters(shape)
+        copies = 0 if precision == "float32" or is_sharded else 2 * block_parameters(shape)
         total += per_token * tokens + copies
     return total + 2 * 4 * min(tokens, HEAD_CHUNK_TOKENS) * vocab_size
 

@@ -81,3 +81,17 @@ def test_schedules_cost_what_their_passes_cost() -> None:
     twins = sum(trunk_flops(model.prefix(depth), depth, seq_len) + heads[depth] for depth in model.exits)
     assert twins_cost(study) == pytest.approx(3 * twins / uniform)
     assert schedule_costs(load_study(ROOT / "scales" / "tiny.yaml")) != {}
+
+
+def test_sharding_splits_state_and_keeps_what_is_gathered() -> None:
+    study = load_study(ROOT / "scales" / "hd-moe-80b.yaml")
+    whole = study.model_copy(update={"runtime": study.runtime.model_copy(update={"sharding": "none"})})
+    plan, unsplit = (next(plan for plan in plan_study(one) if plan.name == "moe-80b") for one in (study, whole))
+    assert unsplit.state_bytes == 16 * plan.parameters
+    # by hand: 48 blocks of 2 x 2048 x (4096 + 512) attention, 513 experts of 3 x 2048 x 512, a router, four norms
+    block = 2 * 2048 * (4096 + 512) + 513 * 3 * 2048 * 512 + 512 * 2048 + 2 * 2048 + 2 * 128
+    rest = 2 * 151936 * 2048 + 2048
+    assert plan.parameters == 48 * block + rest
+    assert plan.active == plan.parameters - 48 * 502 * 3 * 2048 * 512
+    assert plan.state_bytes == 16 * plan.parameters // 256 + 8 * rest + 10 * block
+    assert plan.activation_bytes < unsplit.activation_bytes - 48 * 2 * 513 * 3 * 2048 * 512
