@@ -74,7 +74,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return F.rms_norm(x_BTD, self.weight.shape, self.weight, self.eps)
+        dtype = torch.promote_types(self.weight.dtype, x_BTD.dtype)  # a block may be gathered in less precision than the stream's
+        return F.rms_norm(x_BTD, self.weight.shape, self.weight.to(dtype), self.eps)
 
 
 class Attention(nn.Module):

@@ -2,7 +2,7 @@
 
 Rows are sorted by expert, each expert's rows are one contiguous segment, and every segment is one matrix product (one grouped
 product for all of them in bfloat16). No row is dropped and nothing is padded. Routing is deterministic: scores are worked out in
-the weights' own precision also under autocast, and of equal scores the expert with the lower index wins.
+float32 (or float64) also under autocast, and of equal scores the expert with the lower index wins.
 
 Balance. `bias`: a number per expert is added to the scores that choose, not to the weights; after a step it moves by a fixed
 amount towards equal load, counted over all rows, passes, micro-steps and workers of the step. `auxiliary`: a loss; see
@@ -55,7 +55,8 @@ class Router(nn.Module):
 
     def forward(self, x_ND: Tensor) -> Routing:
         with torch.autocast(x_ND.device.type, enabled=False):
-            logits_NE = F.linear(x_ND.to(self.weight.dtype), self.weight)
+            dtype = torch.promote_types(x_ND.dtype, torch.float32)
+            logits_NE = F.linear(x_ND.to(dtype), self.weight.to(dtype))
             scores_NE = logits_NE.softmax(dim=-1) if self.settings.gate == "softmax" else logits_NE.sigmoid()
             ranked_NE = scores_NE.detach() if self.bias is None else scores_NE.detach() + self.bias
             chosen_NS = ranked_NE.sort(dim=-1, descending=True, stable=True).indices[:, : self.settings.top_k]

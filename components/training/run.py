@@ -114,7 +114,7 @@ def _start_model(run: TrainingRun, objective: Objective, device: torch.device) -
     if run.runtime.sharding == "fsdp" and rank_and_workers()[1] > 1:
         with torch.device("meta"):
             model = objective.new_model()
-        shard_model(model, device)
+        shard_model(model, device, run.arm.training.precision)
         objective.start(model, run.base_dir)
         return model
     model = objective.new_model()

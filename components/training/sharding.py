@@ -20,19 +20,25 @@ from components.models.streams import StreamedCascade
 from components.training.workers import rank_and_workers, sum_over_workers
 
 
-def shard_model(model: Cascade, device: torch.device) -> None:
-    """Splits a model over all workers, in place. One without storage (device `meta`) gets it here, part by part, with no values."""
+def shard_model(model: Cascade, device: torch.device, precision: str) -> None:
+    """Splits a model over all workers, in place. One without storage (device `meta`) gets it here, part by part, with no values.
+
+    Deviation: in bfloat16 blocks are gathered in bfloat16, norms' gains included: a copy made of a gathered float32 block would be
+    kept for the backward pass, of every block, on every worker. Parts, moments and sums of gradients stay float32.
+    """
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(device.type, (rank_and_workers()[1],))
+    reduced = torch.bfloat16 if precision == "bfloat16" else None
+    policy = MixedPrecisionPolicy(param_dtype=reduced, reduce_dtype=torch.float32, cast_forward_inputs=False)
     sources: set[int | None] = set()
     if isinstance(model, StreamedCascade):
         sources = {model.streams.mirror_source(depth) for depth in range(1, model.n_blocks + 1)}
     for depth, block in enumerate(model.blocks, 1):
         if depth in sources:  # mirrored blocks read its normed input, before it runs
             fully_shard(cast(nn.Module, block.attention_norm), mesh=mesh)
-        fully_shard(block, mesh=mesh)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     for module in model.modules():
         if isinstance(module, FSDPModule):

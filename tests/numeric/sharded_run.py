@@ -32,6 +32,11 @@ def expert_streams(run: TrainingRun) -> TrainingRun:
     return replace(run, arm=run.arm.model_copy(update={"model": model}))
 
 
+def in_bfloat16(run: TrainingRun) -> TrainingRun:
+    training = run.arm.training.model_copy(update={"precision": "bfloat16"})
+    return replace(run, arm=run.arm.model_copy(update={"training": training}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("root", type=Path)
@@ -39,6 +44,7 @@ def main() -> None:
     parser.add_argument("port")
     parser.add_argument("objective", type=json.loads)
     parser.add_argument("--experts", action="store_true")
+    parser.add_argument("--bfloat16", action="store_true")
     parser.add_argument("--killed-at", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -56,7 +62,8 @@ def main() -> None:
         if progress.step == arguments.killed_at:
             os._exit(1)
 
-    run_training(expert_streams(run) if arguments.experts else run, on_progress)
+    run = expert_streams(run) if arguments.experts else run
+    run_training(in_bfloat16(run) if arguments.bfloat16 else run, on_progress)
     held = sum(parameter.to_local().numel() for parameter in states[0].model.parameters())
     (arguments.root / f"parts-{arguments.rank}.json").write_text(json.dumps(held))
     dist.destroy_process_group()

@@ -15,7 +15,7 @@ import torch
 
 from components.models.files import load_tensors
 from components.training.run import run_training
-from tests.numeric.sharded_run import expert_streams, sharded_run
+from tests.numeric.sharded_run import expert_streams, in_bfloat16, sharded_run
 from tests.toys import ROOT, telescopic
 
 WORKER = ROOT / "tests" / "numeric" / "sharded_run.py"
@@ -81,6 +81,16 @@ def test_experts_streams_and_mirrored_blocks_train_as_one_process(tmp_path: Path
     run_training(expert_streams(sharded_run(alone, telescopic(), workers=1)), lambda _: None)
     assert run_workers(shared, telescopic(), "--experts") == [0, 0]
     assert_same_training(shared, alone)
+
+
+def test_blocks_gathered_in_bfloat16_train_as_one_process_in_bfloat16(tmp_path: Path) -> None:
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    run_training(in_bfloat16(expert_streams(sharded_run(alone, telescopic(), workers=1))), lambda _: None)
+    assert run_workers(shared, telescopic(), "--experts", "--bfloat16") == [0, 0]
+    for ours, theirs in zip(history(shared), history(alone), strict=True):
+        assert ours["loss_nats"] == pytest.approx(theirs["loss_nats"], rel=0.01)  # 8 bits, norms' gains among them
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=0.05)
+    assert {tensor.dtype for tensor in load_tensors(shared / "model" / "optimizer.safetensors").values()} == {torch.float32}
 
 
 def test_a_killed_run_goes_on_from_its_parts_with_the_same_bytes(tmp_path: Path) -> None:
