@@ -6,23 +6,20 @@ One loader for the whole project. It uses ruamel.yaml, the parser DVC uses, so t
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
-
 from components.config.expansions import ExpansionResolver
 from components.config.problems import ConfigError, Problem, config_error
 from components.config.runtime import runtime_problems
 from components.config.schema import Arm, BackboneBlock, Model, ObjectiveSettings, RepairBlock, Study, StudyFile, Training
+from components.config.validation import suggest, validate
 
 PARAMS_FILE = Path("params.yaml")
 
-ModelT = TypeVar("ModelT", bound=BaseModel)
 SectionT = TypeVar("SectionT", Model, Training)
 
 
@@ -42,10 +39,10 @@ def resolve_study(raw: Mapping[str, Any], path: Path) -> Study:
         ConfigError: as `load_study`.
     """
     problems: list[Problem] = []
-    file = _validate(StudyFile, raw, "", problems)
+    file = validate(StudyFile, raw, "", problems)
     arms: dict[str, Arm] = {}
     # The file reports what is wrong with its shared sections; the arms are checked all the same, as far as that goes.
-    model, training = _validate(Model, raw.get("model"), "model", []), _validate(Training, raw.get("training"), "training", [])
+    model, training = validate(Model, raw.get("model"), "model", []), validate(Training, raw.get("training"), "training", [])
     for name, block in _mappings(raw.get("arms")).items():
         arm = resolve_arm(str(name), block, model, training, problems)
         if arm is not None:
@@ -65,7 +62,7 @@ def resolve_study(raw: Mapping[str, Any], path: Path) -> Study:
     controls: Mapping[str, Arm] = {}
     if file is not None:
         taken = frozenset({*file.arms, *file.backbones, *file.repairs})
-        resolver = ExpansionResolver(file, {**arms, **backbones}, taken, _validate, _objective)
+        resolver = ExpansionResolver(file, {**arms, **backbones}, taken, validate, _objective)
         expansions, controls = resolver.resolve()
         problems += resolver.problems
         models = {**arms, **backbones, **repairs, **expansions, **controls}
@@ -95,7 +92,7 @@ def find_arm(study: Study, name: str) -> Arm:
         ConfigError: there is none; the message names those there are.
     """
     if name not in study.models:
-        close = _suggest(name, study.models) or "choose one of these"
+        close = suggest(name, study.models) or "choose one of these"
         raise ConfigError(f"--arm {name}: no such arm in the parameter file; there are {', '.join(study.models)}; {close}")
     return study.models[name]
 
@@ -190,7 +187,7 @@ def _resolve_repair(
                 f"{at}.base",
                 block.base,
                 "must be one of the arms",
-                _suggest(block.base, known) or f"choose from {', '.join(known)}",
+                suggest(block.base, known) or f"choose from {', '.join(known)}",
             )
         )
     own_training = _override(training, block.training, f"{at}.training", problems)
@@ -229,18 +226,18 @@ def _objective(raw: object, at: str, problems: list[Problem]) -> ObjectiveSettin
                 f"{at}.kind",
                 kind,
                 f"must be one of {', '.join(sorted(kinds))}",
-                _suggest(str(kind), kinds) or "choose one of these",
+                suggest(str(kind), kinds) or "choose one of these",
             )
         )
         return None
-    return _validate(kinds[str(kind)], dict(raw), at, problems)
+    return validate(kinds[str(kind)], dict(raw), at, problems)
 
 
 def _override(base: SectionT | None, changes: object, at: str, problems: list[Problem]) -> SectionT | None:
     if base is None or not isinstance(changes, Mapping):
         return None  # reported with the file
     unchanged = {key: getattr(base, key) for key in type(base).model_fields}
-    return _validate(type(base), {**unchanged, **changes}, at, problems)
+    return validate(type(base), {**unchanged, **changes}, at, problems)
 
 
 def _batch_keys(file: StudyFile) -> dict[str, str]:
@@ -253,79 +250,6 @@ def _batch_keys(file: StudyFile) -> dict[str, str]:
             else:
                 keys[name] = keys.get(block.base, "training.batch_rows")
     return keys
-
-
-def _validate(schema: type[ModelT], raw: object, at: str, problems: list[Problem]) -> ModelT | None:
-    try:
-        return schema.model_validate(raw)
-    except ValidationError as error:
-        problems += [_problem(detail, schema, at) for detail in error.errors(include_url=False)]
-        return None
-
-
-def _problem(detail: Any, schema: type[BaseModel], at: str) -> Problem:
-    location = [str(part) for part in detail["loc"]]
-    kind, context, value = detail["type"], detail.get("ctx", {}), detail["input"]
-    if kind == "rule":
-        location.append(context["key"])
-        return Problem(_key(at, location), context["value"], context["rule"], context["remedy"])
-    key = _key(at, location)
-    if kind == "extra_forbidden":
-        return Problem(key, None, "unknown key", _suggest(location[-1], _siblings(schema, location)) or "remove it")
-    if kind == "missing":
-        return Problem(key, None, "missing key", "add it; scales/quick.yaml has every key with its meaning")
-    message = str(detail["msg"])
-    rule = message.removeprefix("Input ").removeprefix("Value ").removeprefix("value ")
-    shown = value if isinstance(value, str | int | float | bool | None) else type(value).__name__
-    return Problem(key, shown, rule, _remedy(kind))
-
-
-def _key(at: str, location: list[str]) -> str:
-    # pydantic puts the tag of a discriminated union (`data.source.files.paths`) and `[key]` into the path; the file has neither.
-    tags = {"sotu", "files", "fineweb-edu", "hub", "bpe", "file", "linear", "llama3", "[key]"}
-    parts = [
-        part
-        for i, part in enumerate(location)
-        if not (part in tags and (part == "[key]" or location[i - 1 : i] in (["source"], ["tokenizer"], ["rope_scaling"])))
-    ]
-    return ".".join(part for part in [at, *parts] if part)
-
-
-def _siblings(schema: type[BaseModel], location: list[str]) -> list[str]:
-    """Names that would have been right where an unknown key stands."""
-    names: list[str] = []
-    level: list[type[BaseModel]] = [schema]
-    for part in location[:-1]:
-        level = [inner for outer in level for inner in _inner_models(outer, part)] or level
-    for model in level:
-        names += model.model_fields
-    return names
-
-
-def _inner_models(model: type[BaseModel], field: str) -> list[type[BaseModel]]:
-    from typing import get_args
-
-    info = model.model_fields.get(field)
-    if info is None:
-        return []
-    found, queue = [], [info.annotation]
-    while queue:
-        annotation = queue.pop()
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            found.append(annotation)
-        queue += get_args(annotation)
-    return found
-
-
-def _suggest(word: str, names: Any) -> str:
-    close = difflib.get_close_matches(word, list(names), n=1)
-    return f"did you mean {close[0]}?" if close else ""
-
-
-def _remedy(kind: str) -> str:
-    if kind.endswith(("_type", "_parsing")):
-        return "write the value in that form"
-    return "choose a value that satisfies it"
 
 
 def _mappings(raw: object) -> Mapping[str, object]:
