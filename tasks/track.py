@@ -17,9 +17,15 @@ def main() -> None:
     from components.config.loader import load_study
 
     experiment = load_study(arguments.params).runtime.experiment
+    from tasks.recorded import recorded_arms
+
+    records = recorded_arms(Path.cwd())
+    if not records:
+        print("MLflow: no arm has been trained yet, nothing to upload")
+        return
     from tasks.tracking import LINKS, STORE, upload_study
 
-    upload = upload_study(Path.cwd(), experiment)
+    upload = upload_study(Path.cwd(), experiment, records)
     (STORE / LINKS).write_text(json.dumps(upload.links, indent=2) + "\n", encoding="utf-8")
     print(f"MLflow ({upload.address}), experiment {experiment}: {upload.written} runs written, {upload.unchanged} unchanged")
 
