@@ -61,17 +61,16 @@ class AttentionPlan:
         self.slots_N = torch.from_numpy(rows * cache.capacity + positions).to(cache.device)
         self.positions_N = torch.from_numpy(positions).to(cache.device)
         self.cos, self.sin = cache.rotation(self.positions_N)
-        present, ranks, counts = np.unique(rows, return_inverse=True, return_counts=True)
-        first = np.full(len(present), cache.capacity)
-        np.minimum.at(first, ranks, positions)
-        self._n_rows, self._n_new, self._n_seen = len(present), int(counts.max()), int(positions.max()) + 1
-        self._rows: slice | Tensor = torch.from_numpy(present).to(cache.device)
-        if present[-1] - present[0] + 1 == len(present):
-            self._rows = slice(int(present[0]), int(present[-1]) + 1)  # a view: nothing is copied
-        places = ranks * self._n_new + positions - first[ranks]
-        in_order = len(places) == self._n_rows * self._n_new and bool((np.diff(places) == 1).all())
-        self._places_N = None if in_order else torch.from_numpy(places).to(cache.device)
-        self._is_same = bool((first == first[0]).all() and (counts == counts[0]).all())
+        if (rows[1:] > rows[:-1]).all():  # a token of each, as in decoding
+            present, first, n_new, places = rows, positions, np.ones(1, dtype=np.int64), None
+        else:
+            present, first, n_new, places = _arrange(rows, positions)
+        self._n_rows, self._n_new, self._n_seen = len(present), int(n_new.max()), int(positions.max()) + 1
+        self._places_N = None if places is None else torch.from_numpy(places).to(cache.device)
+        self._rows: slice | Tensor = slice(int(present[0]), int(present[-1]) + 1)  # a view: nothing is copied
+        if present[-1] - present[0] + 1 != len(present):
+            self._rows = torch.from_numpy(present).to(cache.device)
+        self._is_same = bool((first == first[0]).all() and (n_new == n_new[0]).all())
         self._first = first[:1] if self._is_same else first
         self._seen: dict[Sight, _Seen] = {}
 
@@ -83,10 +82,10 @@ class AttentionPlan:
             Returns [M, H K].
         """
         n_queries, n_heads, head_dim = q_MHK.shape
-        q_NW = q_MHK.reshape(len(self.slots_N), -1)
         if self._places_N is not None:
-            q_NW = q_NW.new_zeros(self._n_rows * self._n_new, q_NW.shape[1]).index_copy_(0, self._places_N, q_NW)
-        q_RHQK = q_NW.view(self._n_rows, self._n_new * sight.queries, -1, head_dim).transpose(1, 2)
+            q_NW = q_MHK.reshape(len(self._places_N), -1)
+            q_MHK = q_NW.new_zeros(self._n_rows * self._n_new, q_NW.shape[1]).index_copy_(0, self._places_N, q_NW)
+        q_RHQK = q_MHK.view(self._n_rows, self._n_new * sight.queries, -1, head_dim).transpose(1, 2)
         seen = self._seen.get(sight) or self._see(sight)
         cached = cached_2SGK.view(2, self._cache.n_sequences, self._cache.capacity * sight.keys, -1, head_dim)
         k_RGSK, v_RGSK = cached[:, self._rows, seen.low : seen.high].transpose(2, 3).unbind()
@@ -121,3 +120,14 @@ class AttentionPlan:
             mask_R1QS = torch.from_numpy(mask_RQS[:, None]).to(self._cache.device)
         self._seen[sight] = _Seen(low, high, mask_R1QS, is_triangle)
         return self._seen[sight]
+
+
+def _arrange(rows: Indices, positions: Indices) -> tuple[Indices, Indices, Indices, Indices | None]:
+    """By sequence: its number, its first new position, how many are new. And each token's place in an array with as many places for
+    every sequence; None when the tokens fill it in order."""
+    present, ranks, n_new = np.unique(rows, return_inverse=True, return_counts=True)
+    first = np.full(len(present), positions.max())
+    np.minimum.at(first, ranks, positions)
+    places = ranks * n_new.max() + positions - first[ranks]
+    is_filled = len(places) == len(present) * n_new.max() and bool((np.diff(places) == 1).all())
+    return present, first, n_new, None if is_filled else places

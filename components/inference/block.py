@@ -84,6 +84,26 @@ def finish_block(weights: BlockWeights, x_ND: Tensor, mixed_ND: Tensor) -> Tenso
     return torch.add(x_ND, F.linear(F.silu(gate_NF).mul_(up_NF), weights.down))
 
 
+def keep_keys(weights: BlockWeights, normed_ND: Tensor, cos: Tensor, sin: Tensor, slots_N: Tensor, cached_2SGK: Tensor) -> None:
+    """Makes keys and values of a block from its normed input, and puts them into the cache: what `run_block` does, alone."""
+    shape = weights.shape
+    kv = F.linear(normed_ND, weights.qkv[shape.d_queries :]).view(-1, 2, shape.n_kv_heads, shape.head_dim)
+    if weights.k_norm is not None:
+        kv[:, 0] = norm(kv[:, 0], weights.k_norm, shape.norm_eps)
+    turn(kv[:, 0], cos, sin)
+    cached_2SGK.index_copy_(1, slots_N, kv.transpose(0, 1))
+
+
+def make_queries(weights: BlockWeights, normed_ND: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Queries of a block from its normed input, [N, H, K]: what `run_block` does, alone."""
+    shape = weights.shape
+    q_NHK = F.linear(normed_ND, weights.qkv[: shape.d_queries]).view(-1, shape.n_heads, shape.head_dim)
+    if weights.q_norm is not None:
+        q_NHK = norm(q_NHK, weights.q_norm, shape.norm_eps)
+    turn(q_NHK, cos, sin)
+    return q_NHK
+
+
 def turn(x_NHK: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Rotates in place, by the angles of `KVCache.rotation`."""
     swapped = x_NHK.roll(x_NHK.shape[-1] // 2, -1)

@@ -112,7 +112,7 @@ class KVCache:
             flat.extend(tokens)
             self._counts[row, 0] += len(tokens)
         if flat:
-            self.tokens[torch.tensor(slots, device=self.device)] = torch.tensor(flat, device=self.device)
+            self.tokens.index_copy_(0, torch.tensor(slots, device=self.device), torch.tensor(flat, device=self.device))
 
     def crop(self, row: int, n_tokens: int) -> None:
         """Keeps exactly the first `n_tokens` tokens of a sequence.

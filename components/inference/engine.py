@@ -13,7 +13,7 @@ Shapes: N packed tokens, D width of the residual stream, W width of all rows of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,11 +23,12 @@ from torch import Tensor
 
 from components.inference.attention import AttentionPlan
 from components.inference.cache import Indices
-from components.inference.streams import build_trunk
+from components.inference.repair_blocks import RepairedTrunk
+from components.inference.streams import StreamedTrunk
+from components.inference.trunk import Trunk
 from components.models.cascade import Cascade
 from components.models.repaired import Repaired
-
-Chosen = npt.NDArray[np.bool_]  # which of the packed tokens
+from components.models.streams import StreamedCascade
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,16 @@ class Feed:
 
 @dataclass(frozen=True)
 class Arrival:
-    """The tokens of one sequence that came to its depth in this call, in order, ready to be read out there.
+    """The tokens of one sequence that came to its depth in one call, in order, ready to be read out there.
 
-    Shapes:
-        x_ND: residual stream after `depth` blocks, of the rows that predict.
+    Attributes:
+        x_ND: residual stream after `depth` blocks, the rows that predict, of all tokens that came through that block in the call.
+        places: the sequence's tokens among them.
     """
 
     depth: int
     x_ND: Tensor
+    places: Indices
 
 
 @dataclass
@@ -85,67 +88,84 @@ class Engine:
 
         Raises:
             ValueError: a sequence would overflow, is named twice, has nothing new at its depth, gets a token outside the
-                vocabulary or a depth that the cache does not have, or a depth that a repair block reads out. Nothing is changed.
+                vocabulary or a depth that the cache does not have. Nothing is changed.
         """
         self._check(feeds)
         self.cache.extend({feed.row: feed.tokens for feed in feeds})
+        ends: dict[int, list[int]] = {}
+        for feed in feeds:
+            ends.setdefault(feed.depth, []).append(feed.row)
+        starts = self.cache.starts([feed.row for feed in feeds])
         arrivals: dict[int, Arrival] = {}
         packed: _Packed | None = None
         plan: AttentionPlan | None = None
-        starts = self.cache.starts([feed.row for feed in feeds])
-        for depth in range(1, max(feed.depth for feed in feeds) + 1):
-            joining = self._joining([feed.row for feed in feeds if feed.depth >= depth], depth) if depth in starts else None
-            if joining is not None:
-                packed, plan = joining if packed is None else _merge(packed, joining), None
+        for depth in range(1, max(ends) + 1):
+            if depth in starts:
+                joining = self._joining([row for end, rows in ends.items() if end >= depth for row in rows], depth)
+                packed, plan = (joining if packed is None else _merge(joining, packed)), None
             if packed is None:
                 continue
             plan = plan or self._trunk.plan(packed.rows, packed.positions)
             packed.x_NW = x_NW = self._trunk.run(depth, packed.x_NW, packed.tokens_N, plan)
             self.work += len(packed.rows)
-            done = {feed.row for feed in feeds if feed.depth == depth}
-            if done:
-                groups = {row: packed.rows == row for row in done}
+            if depth in ends:
+                x_ND = self._trunk.read_out(x_NW, depth, plan)
+                arrivals |= {row: Arrival(depth, x_ND, np.flatnonzero(packed.rows == row)) for row in ends[depth]}
                 if depth < self.cache.deepest:
-                    self._rest(plan, x_NW, groups)
-                read_ND = self._trunk.read_out(x_NW, depth)
-                for row, chosen in groups.items():
-                    arrivals[row] = Arrival(depth, read_ND if chosen.all() else read_ND[_indices(chosen, read_ND)])
-                packed, plan = _without(packed, groups), None
+                    self._rest(plan, x_NW, np.isin(packed.rows, ends[depth]))
+                packed, plan = (_without(packed, ends[depth]), None) if depth < max(ends) else (None, None)
         for feed in feeds:
             self.cache.mark_passed(feed.row, feed.depth)
         return [arrivals[feed.row] for feed in feeds]
 
     @torch.inference_mode()
     def logits(self, arrivals: Sequence[Arrival], last_only: bool = True) -> list[Tensor]:
-        """Logits of each arrival's last token, [1, V], or of all its tokens, [N, V]; one read-out per depth."""
-        kept = [arrival.x_ND[-1:] if last_only else arrival.x_ND for arrival in arrivals]
+        """Logits of each arrival's last token, [1, V], or of all its tokens, [N, V]."""
+        places = [arrival.places[-1:] if last_only else arrival.places for arrival in arrivals]
         logits: dict[int, Tensor] = {}
-        for depth in {arrival.depth for arrival in arrivals}:
-            members = [i for i, arrival in enumerate(arrivals) if arrival.depth == depth]
-            hidden_ND, head_VD = self.model.read_residual(torch.cat([kept[i] for i in members])[None], depth)
-            parts = torch.split(hidden_ND @ head_VD.T, [len(kept[i]) for i in members])
+        for members, read_NV in self._read_out(arrivals, places):
+            parts = torch.split(read_NV, [len(places[i]) for i in members])
             logits |= dict(zip(members, parts, strict=True))
         return [logits[i] for i in range(len(arrivals))]
 
-    def _joining(self, rows: Sequence[int], depth: int) -> _Packed | None:
+    @torch.inference_mode()
+    def next_logits(self, arrivals: Sequence[Arrival]) -> Tensor:
+        """Logits of each arrival's last token, [arrivals, V]."""
+        read = list(self._read_out(arrivals, [arrival.places[-1:] for arrival in arrivals]))
+        if len(read) == 1:
+            return read[0][1]
+        order = np.argsort(np.concatenate([members for members, _ in read]))
+        logits_NV = torch.cat([read_NV for _, read_NV in read])
+        return logits_NV[torch.from_numpy(order).to(logits_NV.device)]
+
+    def _read_out(self, arrivals: Sequence[Arrival], places: Sequence[Indices]) -> Iterator[tuple[list[int], Tensor]]:
+        """One read-out for all arrivals of a call at one depth: which they are, and the logits at their places."""
+        together: dict[int, list[int]] = {}
+        for i, arrival in enumerate(arrivals):
+            together.setdefault(id(arrival.x_ND), []).append(i)
+        for members in together.values():
+            first = arrivals[members[0]]
+            wanted = np.concatenate([places[i] for i in members])
+            is_all = len(wanted) == len(first.x_ND) and bool((wanted[1:] > wanted[:-1]).all())
+            x_ND = first.x_ND if is_all else first.x_ND[torch.from_numpy(wanted).to(first.x_ND.device)]
+            yield members, self._trunk.logits(x_ND, first.depth)
+
+    def _joining(self, rows: Sequence[int], depth: int) -> _Packed:
         """The tokens of these sequences that go on, or start, at block `depth`."""
-        waiting = {row: self.cache.waiting(row, depth) for row in rows}
-        positions = np.concatenate(list(waiting.values()))
-        if not len(positions):
-            return None
-        packed_rows = np.repeat(list(waiting), [len(part) for part in waiting.values()])
+        waiting = [self.cache.waiting(row, depth) for row in rows]
+        positions = np.concatenate(waiting)
+        packed_rows = np.repeat(np.array(rows), [len(part) for part in waiting])
         slots_N = torch.from_numpy(packed_rows * self.cache.capacity + positions).to(self.cache.device)
         tokens_N = self.cache.tokens.index_select(0, slots_N)
         x_NW = self.cache.take_up(slots_N, self._trunk.width_after(depth - 1)) if depth > 1 else None
         return _Packed(packed_rows, positions, tokens_N, x_NW)
 
-    def _rest(self, plan: AttentionPlan, x_NW: Tensor, groups: dict[int, Chosen]) -> None:
-        """Keeps the residual streams of sequences that end here, above the last cached block."""
-        chosen = np.logical_or.reduce(list(groups.values()))
+    def _rest(self, plan: AttentionPlan, x_NW: Tensor, chosen: npt.NDArray[np.bool_]) -> None:
+        """Keeps the residual streams of tokens that end here, above the last cached block."""
         if chosen.all():
             self.cache.rest(plan.slots_N, x_NW)
         else:
-            kept = _indices(chosen, x_NW)
+            kept = torch.from_numpy(np.flatnonzero(chosen)).to(x_NW.device)
             self.cache.rest(plan.slots_N[kept], x_NW[kept])
 
     def _check(self, feeds: Sequence[Feed]) -> None:
@@ -156,38 +176,23 @@ class Engine:
         for feed in feeds:
             if not 1 <= feed.depth <= self.cache.deepest:
                 raise ValueError(f"depth {feed.depth} outside 1..{self.cache.deepest}, what this engine has a cache for")
-            check_depth(self.model, feed.depth)
-            if any(not 0 <= token < self.model.vocab_size for token in feed.tokens):
+            if feed.tokens and not 0 <= min(feed.tokens) <= max(feed.tokens) < self.model.vocab_size:
                 raise ValueError(f"sequence {feed.row}: a token outside 0..{self.model.vocab_size - 1}")
             length = self.cache.length(feed.row)
             if not feed.tokens and self.cache.passed(feed.row, feed.depth) == length:
                 raise ValueError(f"sequence {feed.row}: all its {length} tokens have come to depth {feed.depth} already")
 
 
-def decodable_depths(model: Cascade) -> list[int]:
-    """Depths that can be decoded token by token: all but those that a repair block reads out, whose attention has no cache."""
-    depths = range(1, model.n_blocks + 1)
+def build_trunk(model: Cascade, n_sequences: int, capacity: int, deepest: int) -> Trunk:
+    """The trunk of a model, of its kind."""
+    if isinstance(model, StreamedCascade):
+        return StreamedTrunk(model, n_sequences, capacity, deepest)
     if isinstance(model, Repaired) and model.part == "block":
-        return [depth for depth in depths if str(depth) not in model.repairs]
-    return list(depths)
+        return RepairedTrunk(model, n_sequences, capacity, deepest)
+    return Trunk(model, n_sequences, capacity, deepest)
 
 
-def check_depth(model: Cascade, depth: int) -> None:
-    """Refuses a depth that cannot be decoded token by token.
-
-    Raises:
-        ValueError: outside 1..N, or not one of the decodable depths.
-    """
-    model.segment_at(depth)
-    depths = decodable_depths(model)
-    if depth not in depths:
-        raise ValueError(
-            f"depth {depth} is read out by a repair block, which cannot decode token by token; "
-            f"use one of the depths {', '.join(map(str, depths))}"
-        )
-
-
-def _merge(packed: _Packed, joining: _Packed) -> _Packed:
+def _merge(joining: _Packed, packed: _Packed) -> _Packed:
     if packed.x_NW is None or joining.x_NW is None:
         raise ValueError("tokens join a pass only after its first block")
     return _Packed(
@@ -198,13 +203,10 @@ def _merge(packed: _Packed, joining: _Packed) -> _Packed:
     )
 
 
-def _without(packed: _Packed, groups: dict[int, Chosen]) -> _Packed | None:
-    stay = ~np.logical_or.reduce(list(groups.values()))
-    if packed.x_NW is None or not stay.any():
+def _without(packed: _Packed, rows: Sequence[int]) -> _Packed | None:
+    """The tokens of all other sequences."""
+    stay = np.flatnonzero(~np.isin(packed.rows, rows))
+    if packed.x_NW is None or not len(stay):
         return None
-    kept = _indices(stay, packed.x_NW)
+    kept = torch.from_numpy(stay).to(packed.x_NW.device)
     return _Packed(packed.rows[stay], packed.positions[stay], packed.tokens_N[kept], packed.x_NW[kept])
-
-
-def _indices(chosen: Chosen, like: Tensor) -> Tensor:
-    return torch.from_numpy(np.flatnonzero(chosen)).to(like.device)

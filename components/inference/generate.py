@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from components.inference.engine import Engine, Feed, check_depth
-from components.inference.sampling import Sampler, Sampling
+from components.inference.engine import Engine, Feed
+from components.inference.sampling import Sampler, Sampling, choose_tokens
 from components.models.cascade import Cascade
 
 Ending = Literal["stop", "length"]
@@ -70,7 +70,7 @@ class Session:
         if prefill_tokens is not None and prefill_tokens < 1:
             raise ValueError(f"prefill_tokens: must be at least 1 (got {prefill_tokens})")
         for request in requests:
-            check_depth(model, request.depth)
+            model.segment_at(request.depth)
         capacity = max(len(request.prompt) + request.max_tokens for request in requests)
         needed = max(request.depth for request in requests)
         self.engine = Engine(model, len(requests), capacity, needed if deepest is None else deepest)
@@ -89,9 +89,9 @@ class Session:
         """Reads out another depth from the next step on.
 
         Raises:
-            ValueError: the session has no cache that deep, or the depth cannot be decoded.
+            ValueError: the session has no cache that deep, or the model no such depth.
         """
-        check_depth(self.engine.model, depth)
+        self.engine.model.segment_at(depth)
         if depth > self.engine.cache.deepest:
             raise ValueError(f"depth {depth}: this session was opened for depths up to {self.engine.cache.deepest}")
         self._depths[request] = depth
@@ -108,8 +108,8 @@ class Session:
             for i, arrival in zip(unfinished, newest, strict=True):
                 arrivals[active.index(i)] = arrival
         added: dict[int, int] = {}
-        for i, logits in zip(active, self.engine.logits(arrivals), strict=True):
-            token = self._samplers[i].choose(logits[0])
+        chosen = choose_tokens([self._samplers[i] for i in active], self.engine.next_logits(arrivals))
+        for i, token in zip(active, chosen, strict=True):
             if self._take(i, token):
                 added[i] = token
         return added

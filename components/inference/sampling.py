@@ -7,6 +7,7 @@ Shapes: N tokens (or requests), V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -67,6 +68,15 @@ class Sampler:
     def uniform(self) -> float:
         """A number in [0, 1)."""
         return float(torch.rand((), generator=self.generator, dtype=torch.float64))
+
+
+def choose_tokens(samplers: Sequence[Sampler], logits_NV: Tensor) -> list[int]:
+    """The next token of every request; the greedy ones all at once."""
+    best: list[int] = logits_NV.argmax(dim=1).tolist()
+    return [
+        token if sampler.sampling.is_greedy else sampler.choose(logits_V)
+        for sampler, token, logits_V in zip(samplers, best, logits_NV, strict=True)
+    ]
 
 
 def probabilities(logits_NV: Tensor, sampling: Sampling) -> Tensor:

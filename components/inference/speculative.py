@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from components.inference.engine import Arrival, Engine, Feed, check_depth
+from components.inference.engine import Arrival, Engine, Feed
 from components.inference.generate import Completion, Request
 from components.inference.sampling import Sampler, probabilities
 from components.models.cascade import Cascade
@@ -89,10 +89,10 @@ def speculate(
     """The new tokens of one request, in bursts; `completion` and `counts` are kept up to date.
 
     Raises:
-        ValueError: the draft is not shallower than the request, or a depth that cannot be decoded.
+        ValueError: the draft is not shallower than the request, or a depth that the model does not have.
     """
-    check_depth(model, request.depth)
-    check_depth(model, speculation.depth)
+    model.segment_at(request.depth)
+    model.segment_at(speculation.depth)
     if speculation.depth >= request.depth:
         raise ValueError(f"draft depth {speculation.depth}: must be below the depth of the text, {request.depth}")
     decoder = _Speculator(model, request, speculation, counts)
@@ -138,7 +138,7 @@ class _Speculator:
         token = self.newest
         for _ in range(n_tokens):
             (arrival,) = self.engine.advance([Feed(0, [token], self.speculation.depth)])
-            (logits_1V,) = self.engine.logits([arrival])
+            logits_1V = self.engine.next_logits([arrival])
             if self.request.sampling.is_greedy:
                 token = int(logits_1V.argmax())
             else:

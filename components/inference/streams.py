@@ -16,14 +16,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from components.inference.attention import OWN_ROW, AttentionPlan, Sight
-from components.inference.block import finish_block, norm, turn
+from components.inference.block import finish_block, keep_keys, make_queries, norm
 from components.inference.cache import Indices, KVCache
 from components.inference.trunk import Trunk
-from components.models.cascade import Cascade
 from components.models.streams import BlockRule, StreamedCascade
 
 
@@ -80,24 +78,21 @@ class StreamedTrunk(Trunk):
     def run(self, depth: int, x_NW: Tensor | None, tokens_N: Tensor, plan: StreamPlan) -> Tensor:  # type: ignore[override]
         x_MD = self._enter(depth, x_NW, tokens_N)
         rule, weights = self._rules[depth - 1], self._weights[depth - 1]
-        shape, n_tokens = weights.shape, len(tokens_N)
-        normed_MD = norm(x_MD, weights.attention_norm, shape.norm_eps)
+        n_tokens = len(tokens_N)
+        normed_MD = norm(x_MD, weights.attention_norm, weights.shape.norm_eps)
         if self.model.streams.mirror_source(depth) is None:
             self._keep(depth, normed_MD, plan)
         if depth in self._mirrors:
             self._keep(self._mirrors[depth], normed_MD, plan)
-        q_MHK = self._asked(normed_MD, rule, n_tokens)
-        q_MHK = F.linear(q_MHK, weights.qkv[: shape.d_queries]).view(-1, shape.n_heads, shape.head_dim)
-        if weights.q_norm is not None:
-            q_MHK = norm(q_MHK, weights.q_norm, shape.norm_eps)
-        turn(q_MHK, *plan.rotation(self._streams(rule.asking), rule.counts_tokens))
+        angles = plan.rotation(self._streams(rule.asking), rule.counts_tokens)
+        q_MHK = make_queries(weights, self._asked(normed_MD, rule, n_tokens), *angles)
         mixed_MD = plan.mix(q_MHK, self.cache.blocks[depth - 1], self._sight(rule))
         return finish_block(weights, self._asked(x_MD, rule, n_tokens), mixed_MD).view(n_tokens, -1)
 
     def width_after(self, depth: int) -> int:
         return super().width_after(depth) * len(self._streams(self._rules[depth - 1].asking))
 
-    def read_out(self, x_NW: Tensor, depth: int) -> Tensor:
+    def read_out(self, x_NW: Tensor, depth: int, plan: AttentionPlan) -> Tensor:
         x_NSD = x_NW.view(len(x_NW), -1, super().width_after(depth))
         return x_NSD.sum(dim=1) if self.model.streams.supervision == "sum" else x_NSD[:, -1]
 
@@ -108,13 +103,10 @@ class StreamedTrunk(Trunk):
 
     def _keep(self, depth: int, normed_MD: Tensor, plan: StreamPlan) -> None:
         """Puts the keys and values that block `depth` makes of normed rows, all streams of every token, into the cache."""
-        rule, weights = self._rules[depth - 1], self._weights[depth - 1]
-        shape, streams = weights.shape, self._streams(rule.read)
-        kv = F.linear(normed_MD[rule.read], weights.qkv[shape.d_queries :]).view(-1, 2, shape.n_kv_heads, shape.head_dim)
-        if weights.k_norm is not None:
-            kv[:, 0] = norm(kv[:, 0], weights.k_norm, shape.norm_eps)
-        turn(kv[:, 0], *plan.rotation(streams, rule.counts_tokens))
-        self.cache.blocks[depth - 1].index_copy_(1, plan.slots(len(streams)), kv.transpose(0, 1))
+        rule = self._rules[depth - 1]
+        streams = self._streams(rule.read)
+        angles, slots = plan.rotation(streams, rule.counts_tokens), plan.slots(len(streams))
+        keep_keys(self._weights[depth - 1], normed_MD[rule.read], *angles, slots, self.cache.blocks[depth - 1])
 
     def _asked(self, x_MD: Tensor, rule: BlockRule, n_tokens: int) -> Tensor:
         """The rows that go through a block, of all rows or already of those."""
@@ -129,9 +121,3 @@ class StreamedTrunk(Trunk):
         if rule.kind == "intra":
             return OWN_ROW if asking == read else Sight(asking, read)
         return Sight(asking, read, rule.window)
-
-
-def build_trunk(model: Cascade, n_sequences: int, capacity: int, deepest: int) -> Trunk:
-    """The trunk of a model, with or without streams."""
-    kind = StreamedTrunk if isinstance(model, StreamedCascade) else Trunk
-    return kind(model, n_sequences, capacity, deepest)

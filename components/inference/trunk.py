@@ -1,6 +1,7 @@
 """The blocks of a cascade over packed tokens, one row a token, and the cache that they work on.
 
-`streams.py` has the same for models that run several rows a token: the engine sees only what is here.
+`streams.py` has the same for models that run several rows a token, and `repair_blocks.py` for those that read out depths through a
+block more: the engine sees only what is here.
 
 Shapes: N packed tokens, D width of the residual stream, W width of a token's rows together (D with one row).
 """
@@ -54,6 +55,11 @@ class Trunk:
         """W after block `depth`."""
         return self._weights[depth - 1].shape.d_model
 
-    def read_out(self, x_NW: Tensor, depth: int) -> Tensor:
+    def read_out(self, x_NW: Tensor, depth: int, plan: AttentionPlan) -> Tensor:
         """What predicts after block `depth`, [N, D]."""
         return x_NW
+
+    def logits(self, x_ND: Tensor, depth: int) -> Tensor:
+        """Logits [N, V] of what predicts after block `depth`."""
+        hidden_ND, head_VD = self.model.read_residual(x_ND[None], depth)
+        return hidden_ND @ head_VD.T

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 
 from components.config.schema import Profile
-from components.inference.engine import Engine, Feed, decodable_depths
+from components.inference.engine import Engine, Feed
 from components.models.cascade import Cascade
 from components.models.devices import peak_memory_bytes
+from components.models.repaired import Repaired
 from components.models.sizes import prefix_parameters
 from components.models.stream_sizes import cache_bytes
 from components.results import LatencyCell, LatencyViolation, Timing
@@ -60,12 +61,12 @@ class Turn:
 def profile_latency(
     model: Cascade, grid: Profile, watch: Stopwatch, on_turn: Callable[[int], object] = lambda _: None
 ) -> tuple[LatencyCell, ...]:
-    """One cell per number of streams that the model is trained for, depth that can be decoded, batch size and context.
+    """One cell per number of streams that the model is trained for, depth, batch size and context.
 
     Args:
         on_turn: told about each finished turn.
     """
-    depths = decodable_depths(model)
+    depths = range(1, model.n_blocks + 1)
     cells: list[LatencyCell] = []
     for n, batch_size, context in product(model.stream_counts, grid.batch_sizes, grid.context_tokens):
         seen: dict[int, list[Turn]] = {depth: [] for depth in depths}
@@ -85,7 +86,7 @@ def turns(grid: Profile, n_streams: int) -> int:
 
 def n_turns(model: Cascade, grid: Profile) -> int:
     """Turns that `profile_latency` takes."""
-    loads = len(decodable_depths(model)) * len(grid.batch_sizes) * len(grid.context_tokens)
+    loads = model.n_blocks * len(grid.batch_sizes) * len(grid.context_tokens)
     return loads * sum(turns(grid, n) for n in model.stream_counts)
 
 
@@ -103,7 +104,7 @@ def take_turn(model: Cascade, depth: int, batch_size: int, context_tokens: int, 
     def feed() -> None:
         nonlocal newest
         arrivals = engine.advance([Feed(row, newest[row], depth) for row in range(batch_size)])
-        chosen = torch.cat(engine.logits(arrivals)).argmax(dim=1).tolist()
+        chosen = engine.next_logits(arrivals).argmax(dim=1).tolist()
         newest = [[token] for token in chosen]
 
     feed()
@@ -169,6 +170,8 @@ def _cell(model: Cascade, depth: int, batch_size: int, context_tokens: int, turn
     prefill = timing([seconds for turn in turns for seconds in turn.prefill])
     decode = timing([seconds for turn in turns for seconds in turn.decode])
     shape = model.settings.serving(model.n_running)
+    has_own_block = isinstance(model, Repaired) and model.part == "block" and str(depth) in model.repairs
+    own_cache = 2 * shape.blocks[depth - 1].d_keys * context_tokens * itemsize if has_own_block else 0
     parameters = prefix_parameters(shape, model.vocab_size, depth) + model.added_cost(depth, context_tokens)[0]
     return LatencyCell(
         depth=depth,
@@ -180,6 +183,6 @@ def _cell(model: Cascade, depth: int, batch_size: int, context_tokens: int, turn
         prefill_tokens_per_second=tokens_per_second(batch_size * context_tokens, prefill.median_seconds),
         decode_tokens_per_second=tokens_per_second(batch_size, decode.median_seconds),
         weight_bytes=parameters * itemsize,
-        kv_bytes=batch_size * cache_bytes(shape, depth, context_tokens, itemsize),
+        kv_bytes=batch_size * (cache_bytes(shape, depth, context_tokens, itemsize) + own_cache),
         peak_memory_bytes=max(turn.peak_memory_bytes for turn in turns),
     )

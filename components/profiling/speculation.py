@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from components.config.profile import SpeculationGrid
-from components.inference.engine import decodable_depths
 from components.inference.generate import Completion, Request, generate
 from components.inference.speculative import Speculation, SpeculationCounts, expected_speedup, speculate
 from components.models.cascade import Cascade
@@ -28,7 +27,7 @@ def profile_speculation(
     watch: Stopwatch,
     on_cell: Callable[[int], object] = lambda _: None,
 ) -> tuple[SpeculationCell, ...]:
-    """Every drafting depth, and every draft length; empty when the whole model cannot be decoded. All streams run.
+    """Every drafting depth, and every draft length. All streams run.
 
     Args:
         on_cell: told about each finished cell.
@@ -45,10 +44,7 @@ def profile_speculation(
 
 def drafting_depths(model: Cascade) -> list[int]:
     """Depths below the whole model that draft for it: all, or with n streams, at n times the work, every n-th."""
-    depths = decodable_depths(model)
-    if model.n_blocks not in depths:
-        return []
-    return [depth for depth in depths[:-1] if depth % model.stream_counts[-1] == 0]
+    return list(range(model.stream_counts[-1], model.n_blocks, model.stream_counts[-1]))
 
 
 def n_cells(model: Cascade, grid: SpeculationGrid) -> int:

@@ -153,7 +153,7 @@ def test_feeds_that_make_no_sense_are_refused(feeds: list[Feed], message: str) -
         Engine(_cascade(), 1, 8).advance(feeds)
 
 
-@pytest.mark.parametrize("part", ["norm", "affine", "head"])
+@pytest.mark.parametrize("part", ["norm", "affine", "head", "block"])
 def test_repaired_depths_decode_through_their_repair(part: RepairPart) -> None:
     model = Repaired(toy_model(), VOCAB, part, [1, 3])
     model.init_weights(0)
@@ -166,10 +166,19 @@ def test_repaired_depths_decode_through_their_repair(part: RepairPart) -> None:
             torch.testing.assert_close(_feed(engine, 0, tokens[0], depth), model(tokens, depth)[0], **TOLERANCE)
 
 
-def test_a_depth_read_out_by_a_repair_block_is_refused() -> None:
-    model = Repaired(toy_model(), VOCAB, "block", [1, 3])
-    with pytest.raises(ValueError, match=r"depth 3 is read out by a repair block.*use one of the depths 2, 4, 5"):
-        Engine(model, 1, 8).advance([Feed(0, [1], 3)])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_repair_block_attends_to_tokens_that_were_read_out_elsewhere(seed: int) -> None:
+    model, chance = Repaired(toy_model(init_std=0.2), VOCAB, "block", [1, 2, 3]), random.Random(seed)
+    model.init_weights(seed)
+    tokens = toy_tokens(2, 12, seed)
+    with torch.no_grad():
+        cold = {depth: model(tokens, depth) for depth in DEPTHS}
+    engine = Engine(model, 2, 12)
+    for at in range(12):
+        depths = [chance.choice(DEPTHS) for _ in range(2)]
+        arrivals = engine.advance([Feed(row, [int(tokens[row, at])], depths[row]) for row in range(2)])
+        for row, logits in enumerate(engine.next_logits(arrivals)):
+            torch.testing.assert_close(logits, cold[depths[row]][row, at], **TOLERANCE)
 
 
 def test_the_cache_takes_the_bytes_that_planning_counts() -> None:

@@ -11,7 +11,6 @@ import torch
 from components.config.profile import Profile, SpeculationGrid
 from components.inference import trunk
 from components.inference.block import BlockWeights, run_block
-from components.inference.engine import decodable_depths
 from components.models.repaired import Repaired
 from components.models.sizes import prefix_parameters
 from components.profiling.latency import (
@@ -147,8 +146,8 @@ def test_only_the_prefix_runs_in_the_timed_part_and_warm_up_is_left_out(monkeypa
     assert (len(turn.prefill), len(turn.decode)) == (1, 2)
 
 
-def test_depths_read_out_by_a_repair_block_get_no_cell() -> None:
+def test_a_repair_block_counts_as_part_of_the_prefix() -> None:
     model = Repaired(toy_model(), VOCAB, "block", [1, 3])
-    assert decodable_depths(model) == [2, 4, 5]
     cells = profile_latency(model.eval(), _grid(batch_sizes=(1,)), Stopwatch.of(torch.device("cpu")))
-    assert [cell.depth for cell in cells] == [2, 4, 5]
+    assert [cell.depth for cell in cells] == [1, 2, 3, 4, 5]
+    assert [cell.kv_bytes for cell in cells[:3]] == [4 * 6 * 2 * width for width in (16 + 16, 16 + 16, 16 + 16 + 24 + 24)]
