@@ -26,7 +26,9 @@ def main() -> None:
     path = Path("scales") / f"{arguments.scale}.yaml" if arguments.scale else arguments.params
     study = load_study(path)
     if arguments.check:
-        counts = ", ".join(f"{len(getattr(study, name))} {name}" for name in ("arms", "repairs", "expansions", "controls"))
+        counts = ", ".join(
+            f"{len(getattr(study, name))} {name}" for name in ("arms", "backbones", "repairs", "expansions", "controls")
+        )
         print(f"{path}: valid; {counts}")
         return
     from components.config.paper_arms import TWIN_ARMS
