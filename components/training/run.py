@@ -12,7 +12,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from components.results import SeedCost
 from components.training.checkpoint import Resume, load_newest, only_writer, save_checkpoint
 from components.training.interruption import StoppedError, is_stop_asked, memory_trouble
 from components.training.optimizer import load_optimizer_tensors, optimizer_tensors
+from components.training.report import read_all
 from components.training.sharding import is_sharded, shard_model
 from components.training.step import TrainState, train_step
 from components.training.workers import rank_and_workers, wait_for_all
@@ -136,17 +137,22 @@ def _train(
     first = run.arm.first_step
     begun, begun_at = resume.step, time.perf_counter()
     saved_at, history = begun_at, list(resume.history)
+    unread: list[Mapping[str, float]] = []  # a GPU computes them while the next steps are queued
     device = next(state.model.parameters()).device
     while state.step < training.steps:
         batch = stream.batch(first + state.step, rank, workers)
         losses = train_step(state, batch, objective, training, runtime.micro_batch_rows, stream.rows.eos_id)
+        unread.append(losses)
         last = state.step == training.steps
         if state.step % runtime.log_every_steps == 0 or last:
+            read_all(unread)
+            unread.clear()
             history.append(history_line(state, objective, losses))
             speed = (state.step - begun) * training.batch_rows * stream.rows.seq_len / (time.perf_counter() - begun_at)
             on_progress(Progress(state.step, training.steps, losses["loss"], speed, begun))
         stops = is_stop_asked(run.run_dir, device)
         if state.step % runtime.checkpoint_every_steps == 0 or last or stops:
+            read_all(unread)  # never keeps a step that was not finite
             known = (first + resume.step, resume.stream_fingerprint) if resume.step else (0, "")
             resume = Resume(
                 step=state.step,
@@ -164,7 +170,7 @@ def _train(
     return resume
 
 
-def history_line(state: TrainState, objective: Objective, losses: dict[str, float]) -> dict[str, object]:
+def history_line(state: TrainState, objective: Objective, losses: Mapping[str, float]) -> dict[str, object]:
     """One line of the training history: the step just done, its losses (nats per token), learning rate, sampled depths, streams."""
     done = state.step - 1
     named = {name if name in UNITLESS else f"{name}_nats": value for name, value in losses.items()}
