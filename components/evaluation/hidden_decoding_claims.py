@@ -169,7 +169,7 @@ _RULE = "the paired NLL difference at full depth is below 0"
 _LOSSES = "6B: loss {} against {}"
 
 HIDDEN_DECODING_CLAIMS: tuple[Claim, ...] = (
-    Claim("Two streams are better than one on as many tokens", _LOSSES.format(1.874, 1.908), _RULE, _TOKENS, _gains(2)),
+    Claim("Two streams are better than one on as many tokens", _LOSSES.format("1.874", "1.908"), _RULE, _TOKENS, _gains(2)),
     Claim("Four streams are better than one on as many tokens", "8B, mean accuracy: 81.0 against 78.2", _RULE, _TOKENS, _gains(4)),
     Claim(
         "The gain grows with the number of streams",
@@ -201,11 +201,11 @@ HIDDEN_DECODING_CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "Supervising the last stream alone is better than all streams",
-        _LOSSES.format(1.874, 1.880), _RULE, (EXPANSION,), _better_than("supervision", "last", "all"),
+        _LOSSES.format("1.874", "1.880"), _RULE, (EXPANSION,), _better_than("supervision", "last", "all"),
     ),
     Claim(
         "Supervising the last stream alone is better than the sum of streams",
-        _LOSSES.format(1.874, 1.877), _RULE, (EXPANSION,), _better_than("supervision", "last", "sum"),
+        _LOSSES.format("1.874", "1.877"), _RULE, (EXPANSION,), _better_than("supervision", "last", "sum"),
     ),
     Claim(
         "Keys and values of each stream are better than shared ones",
