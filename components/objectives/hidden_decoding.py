@@ -1,11 +1,11 @@
 """Hidden Decoding: goes on training a finished model with more streams per token, its own objective kept unless another is given.
 
 A telescopic base keeps its random prefix and its anchor, so every depth stays a language model at the new number of streams. The
-model starts from the base's weights with its embedding tables replicated; a head that was the table becomes a copy of it. With `sampled`, each step also draws how many streams
-run, so that one set of weights serves every (depth, streams) pair.
+model starts from the base's weights with its embedding tables replicated; a head that was the table becomes a copy of it. With
+`sampled`, each step also draws how many streams run, so that one set of weights serves every (depth, streams) pair.
 
-Also the objective of what goes on without streams: a pretrained model that is made telescopic, and the controls, which get more data
-or compute alone.
+Also the objective of what goes on without streams: a pretrained model that is made telescopic, and the controls, which get more
+data or compute alone.
 
 Source:
     Hidden Decoding at Scale (arXiv 2607.08186); drawing the number of streams per step is ours.

@@ -81,7 +81,7 @@ def test_cache_bytes_are_the_rows_that_keys_are_made_of(depth: int) -> None:
     )
     values = 0
     for block in range(1, depth + 1):
-        read = model._rows(block, depth, model._rotaries(toy_tokens(1, 20))[0], 20, None).read
+        read = model.rule(block, depth).read
         rows = len(range(60)[read])
         if model.streams.layers[block - 1] == "cross_local":
             rows = 4 * 3
