@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from components.training.optimizer import build_optimizer, optimizer_tensors
-from components.training.report import NonFiniteLossError, StepReport, read_all, skip_unless_finite
+from components.training.step_report import NonFiniteLossError, StepReport, read_all, skip_unless_finite
 from tests.toys import toy_cascade, toy_training
 
 
