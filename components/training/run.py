@@ -31,9 +31,9 @@ from components.results import SeedCost
 from components.training.checkpoint import Resume, load_newest, only_writer, save_checkpoint
 from components.training.interruption import StoppedError, is_stop_asked, memory_trouble
 from components.training.optimizer import load_optimizer_tensors, optimizer_tensors
-from components.training.step_report import read_all
 from components.training.sharding import is_sharded, shard_model
 from components.training.step import TrainState, train_step
+from components.training.step_report import read_all
 from components.training.workers import rank_and_workers, wait_for_all
 
 CODE_OF_A_RUN = (

@@ -18,10 +18,10 @@ from components.models.experts import counting, expert_layers
 from components.models.parts import whole
 from components.objectives.base import Objective, TokenBatch
 from components.training.optimizer import build_optimizer, set_learning_rate
-from components.training.step_report import NonFiniteLossError as NonFiniteLossError
-from components.training.step_report import StepReport, skip_unless_finite
 from components.training.schedule import learning_rate
 from components.training.sharding import is_sharded, sum_gradients
+from components.training.step_report import NonFiniteLossError as NonFiniteLossError
+from components.training.step_report import StepReport, skip_unless_finite
 from components.training.workers import sum_over_workers
 
 
