@@ -57,7 +57,7 @@ def _score_arm(study: Study, arm: Arm, arguments: argparse.Namespace) -> ArmBenc
         if card.tokenizer_hash != tokenizer.hash:
             folder = arguments.models / arm.name / f"seed-{seed}"
             raise CheckpointError(f"{folder}: trained with another tokenizer than {arguments.tokenizer}; run `dvc repro`")
-    window_tokens = card.seq_len  # it has not learnt positions further apart
+    window_tokens = min(card.seq_len, study.data.seq_len)  # a backbone may see further; the arms share one context
     harness, benchmarks = _score_benchmarks(study, arm.name, models, tokenizer, window_tokens)
     corpora = _score_corpora(study, arm.name, models, tokenizer, window_tokens)
     return ArmBenchmarks(
@@ -90,7 +90,7 @@ def _score_benchmarks(
         for seed, model in models.items():
             total = len(prepared.windows) * len(model.stream_counts)
             with progress_bar(total, f"benchmark {arm} seed {seed} {name}", "request") as bar:
-                cells = score_cells(model, prepared, study.runtime.micro_batch_rows, bar.update)
+                cells = score_cells(model, prepared, study.runtime.for_arm(arm).micro_batch_rows, bar.update)
             scored[seed].append(benchmark_scores(prepared, cells))
     return harness_version(), scored
 
@@ -101,12 +101,13 @@ def _score_corpora(
     from components.evaluation.corpora import pack_corpus, score_corpus
 
     scored: dict[int, list[CorpusScores]] = {seed: [] for seed in models}
+    batch_rows = study.runtime.for_arm(arm).micro_batch_rows
     for name, settings in study.benchmarks.corpora.items():
         corpus = pack_corpus(name, settings, tokenizer, seq_len)
         for seed, model in models.items():
             total = len(corpus.rows) * len(model.stream_counts)
             with progress_bar(total, f"corpus {arm} seed {seed} {name}", "row") as bar:
-                scored[seed].append(score_corpus(model, corpus, tokenizer.eos_id, study.runtime.micro_batch_rows, bar.update))
+                scored[seed].append(score_corpus(model, corpus, tokenizer.eos_id, batch_rows, bar.update))
     return scored
 
 
