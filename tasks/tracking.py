@@ -83,7 +83,7 @@ def upload_study(root: Path, experiment: str, records: Mapping[str, ArmRecord] |
         experiment_id = _experiment(client, experiment, root, address)
         done = {unit[0]: _bring_up_to_date(client, experiment_id, root, *unit) for unit in units}
     written = sum(changed for _, changed in done.values())
-    pages = f"{address if address.startswith('http') else LOCAL_PAGES}/#/experiments/{experiment_id}/runs"
+    pages = f"{pages_of(address)}/#/experiments/{experiment_id}/runs"
     links = {unit: f"{pages}/{run_id}" for unit, (run_id, _) in done.items()}
     return Upload(written, len(units) - written, without_password(address), links)
 
@@ -114,6 +114,11 @@ def upload_in_time(root: Path, experiment: str, records: Mapping[str, ArmRecord]
 def without_password(address: str) -> str:
     """The address of a store as it may be shown."""
     return re.sub(r"//[^/@]*@", "//***@", address)
+
+
+def pages_of(address: str) -> str:
+    """Where a browser finds the store, as it may be shown; a store without a server has the pages of `make ui`."""
+    return re.sub(r"//[^/@]*@", "//", address.rstrip("/")) if address.startswith("http") else LOCAL_PAGES
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tasks.recorded import recorded_arms
-from tasks.tracking import TrackingError, upload_in_time, upload_study, without_password
+from tasks.tracking import TrackingError, pages_of, upload_in_time, upload_study, without_password
 from tests.unit.tasks.recorded_study import make_study, write_lock
 
 ARMS = ("fixed", "hd-n2", "hd-n1")
@@ -128,3 +128,5 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_a_password_is_never_shown() -> None:
     assert without_password("postgresql://me:secret@db.example/mlflow") == "postgresql://***@db.example/mlflow"
     assert without_password("sqlite:////tmp/a@b/mlflow.db") == "sqlite:////tmp/a@b/mlflow.db"
+    assert pages_of("https://me:secret@mlflow.example/") == "https://mlflow.example"
+    assert pages_of("sqlite:////tmp/a@b/mlflow.db") == "http://127.0.0.1:5000"
