@@ -152,7 +152,8 @@ class ExpansionResolver:
         follows = base.next_step > 0
         if follows and training.batch_rows != base.training.batch_rows:
             rule = f"must be that of {base.name}, {base.training.batch_rows}: the batches follow those it has read"
-            self.problems.append(Problem(f"{at}.training.batch_rows", training.batch_rows, rule, "leave it out"))
+            remedy = f"write {base.training.batch_rows}"
+            self.problems.append(Problem(f"{at}.training.batch_rows", training.batch_rows, rule, remedy))
             return None
         return None if missing else training
 

@@ -245,8 +245,10 @@ def _batch_keys(file: StudyFile) -> dict[str, str]:
     keys: dict[str, str] = dict.fromkeys(file.backbones, "training.batch_rows")
     for section in ("arms", "repairs", "expansions", "controls"):
         for name, block in getattr(file, section).items():
-            if section in ("arms", "repairs"):
-                keys[name] = f"{section}.{name}.training.batch_rows" if "batch_rows" in block.training else "training.batch_rows"
+            if "batch_rows" in getattr(block, "training", {}):
+                keys[name] = f"{section}.{name}.training.batch_rows"
+            elif section in ("arms", "repairs"):
+                keys[name] = "training.batch_rows"
             else:
                 keys[name] = keys.get(block.base, "training.batch_rows")
     return keys

@@ -91,6 +91,7 @@ def test_an_expansion_of_an_arm_may_change_the_objective_too(tmp_path: Path) -> 
         ({}, {"backbones": {"llama": {"path": "x"}}}, "backbones.llama.model.segments", "one segment"),
         ({}, {"backbones": {"llama": {"path": "x", "modle": {}}}}, "backbones.llama.modle", "unknown key"),
         ({"hd": {**TWO, "base": "lama"}}, {}, "expansions.hd.base", "did you mean llama"),
+        ({"hd": {**TWO, "training": {"batch_rows": 7}}}, {}, "expansions.hd.training.batch_rows", "must be a multiple"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_key_and_remedy(
