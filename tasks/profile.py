@@ -77,7 +77,8 @@ def _print(profile: ArmProfile) -> None:
     for odd in profile.violations:
         print(
             f"not non-decreasing: {odd.operation} at depth {odd.depth} was faster than at depth {odd.shallower_depth} "
-            f"(batch {odd.batch_size}, context {odd.context_tokens}); the machine was busy, or the step is bound by something else"
+            f"(batch {odd.batch_size}, context {odd.context_tokens}, streams {odd.n_streams}); the machine was busy, or the step "
+            "is bound by something else"
         )
     best = profile.recommended
     if best is not None:

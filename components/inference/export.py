@@ -1,10 +1,9 @@
 """Writes one depth of a trained cascade as a model that `transformers` loads.
 
 A prefix that lies in one segment has one width and is an ordinary Llama, or a Qwen3 when queries and keys have norms. With a
-junction it comes with its own modelling file
-(`modeling_telescopic.py`), which `trust_remote_code=True` loads; with Hidden Decoding streams, those that the model runs, with one
-more (`export_streams.py`). Either way the folder stands alone: every tensor it needs, each
-with storage of its own, the tokenizer, and a card with the numbers measured for that depth.
+junction it comes with its own modelling file (`modeling_telescopic.py`), which `trust_remote_code=True` loads; with Hidden Decoding
+streams, those that the model runs, with one more (`export_streams.py`). Either way the folder stands alone: every tensor it needs,
+each with storage of its own, the tokenizer, and a card with the numbers measured for that depth.
 
 This file is here and not beside the model files because it decides no trained number: an edit of it must not retrain anything.
 """
@@ -73,10 +72,10 @@ def export_prefix(model: Cascade, card: ModelCard, depth: int, tokenizer: Tokeni
     has_streams = isinstance(model, StreamedCascade)
     is_dense = len(prefix.segments) == 1 and prefix.affine is None and not has_streams and model.settings.experts is None
     check_out(out)
+    weights, config = _as_dense(model, prefix, card.seq_len) if is_dense else _as_cascade(model, prefix)
     aside = out.with_name(f".{out.name}.{os.getpid()}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    weights, config = _as_dense(model, prefix, card.seq_len) if is_dense else _as_cascade(model, prefix)
     if isinstance(model, StreamedCascade):
         weights |= stream_weights(model, len(prefix.segments))
         config |= stream_config(model, depth)

@@ -51,7 +51,7 @@ class ArmPlan:
 
 
 def plan_study(study: Study) -> list[ArmPlan]:
-    """One plan per arm and repair; costs are relative to the first telescopic arm, or to the first arm when there is none."""
+    """One plan a model; costs are relative to the first telescopic arm, or to the first arm when there is none."""
     unit = _flops_per_token(_reference(study), study)
     return [_plan(arm, study, _flops_per_token(arm, study), unit) for arm in study.models.values()]
 

@@ -90,7 +90,7 @@ def decode_grid_table(analysis: Analysis, columns: Sequence[tuple[str, int]]) ->
 
 
 def root_of(arm: Arm, models: dict[str, Arm]) -> Arm:
-    """The arm from scratch that a chain of expansions starts from."""
+    """The arm or backbone that a chain of expansions starts from."""
     while arm.base is not None:
         arm = models[arm.base]
     return arm
