@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from components.training.run import Progress, run_training
 from tests.toys import ROOT, telescopic, toy_run
 
@@ -37,6 +35,8 @@ import os, signal, sys
 from pathlib import Path
 from tasks.command import run_command
 from tasks.ray_train import Resources, ray_session
+
+pytestmark = pytest.mark.slow
 def main():
     with ray_session(Resources(workers=1, threads=1, device="cpu")) as session:
         session.run(lambda report: os.kill(os.getpid(), signal.SIGKILL), Path(sys.argv[1]), print)
@@ -71,7 +71,6 @@ def test_a_step_without_memory_ends_in_one_line_and_the_next_run_goes_on(tmp_pat
     ]
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_killed_every_time_says_what_to_do(tmp_path: Path) -> None:
     status = tmp_path / "status.json"
     done = run_script(KILLED, tmp_path, STUDY_STATUS_FILE=str(status))

@@ -16,6 +16,8 @@ import pytest
 from components.data.stream import PackedRows
 from tests.chaos.victim import STEPS, train, victim_run
 
+pytestmark = pytest.mark.slow
+
 KILLS = 8
 
 

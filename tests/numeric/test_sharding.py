@@ -18,6 +18,8 @@ from components.training.run import run_training
 from tests.numeric.sharded_run import expert_streams, in_bfloat16, sharded_run
 from tests.toys import ROOT, telescopic
 
+pytestmark = pytest.mark.slow
+
 WORKER = ROOT / "tests" / "numeric" / "sharded_run.py"
 CASES: dict[str, dict[str, Any]] = {
     "random depths": telescopic("uniform"),

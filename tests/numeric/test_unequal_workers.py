@@ -19,6 +19,8 @@ from components.models.files import load_tensors, save_tensors
 from components.training.step import TrainState, train_step
 from tests.toys import ROOT, VOCAB, gradients, largest_difference, telescopic, toy_cascade, toy_objective, toy_training
 
+pytestmark = pytest.mark.slow
+
 VALID = (3, 29)
 STEP = 4  # LayerDrop leaves out two of the five blocks here
 OBJECTIVES = {
