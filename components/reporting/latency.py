@@ -101,7 +101,7 @@ def _arms_table(analysis: Analysis, load: Load, is_folded: bool) -> Table:
         shown = [any(one.depth == depth for one in arm.shown_depths) for arm in arms]
         cells = [axis.cell(arm.name, depth, arm.n_streams, load) if is_in else None for arm, is_in in zip(arms, shown, strict=True)]
         rows.append((str(depth), *(formats.MISSING if cell is None else timing_text(cell.decode) for cell in cells)))
-    note = "Median, and quartiles in brackets. Dash: no such depth, or one that cannot be decoded token by token."
+    note = "Median, and quartiles in brackets. Dash: no such depth, or the profile left it out."
     title = f"Milliseconds per decoding step, {load}"
     return Table(title, ("depth k", *(arm.name for arm in arms)), tuple(rows), note, is_folded=is_folded)
 
