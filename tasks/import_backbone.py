@@ -30,10 +30,10 @@ def main() -> None:
 
 
 def _describe(path: str) -> None:
-    from components.huggingface.backbone import find_checkpoint
+    from components.huggingface.checkpoint import find_config
     from components.huggingface.config import model_yaml, read_config
 
-    shape = read_config(find_checkpoint(path))
+    shape = read_config(find_config(path, "--describe"))
     print(f"# {path}: {shape.vocab_size:,} ids, at most {shape.max_tokens:,} tokens; its keys of `model`:")
     print(model_yaml(shape))
 

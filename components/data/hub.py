@@ -7,6 +7,7 @@ and nothing is kept. `HF_ENDPOINT` and `HF_TOKEN` are read by the hub's own clie
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,9 @@ class HubCorpus:
         try:
             for name, file in self._files():
                 yield from self._file_documents(name, file)
-        except _hub_errors() as error:
+        except hub_errors() as error:
             raise DataError(
-                f"{self._where}: cannot be streamed: {_reason(error)}; check data.source.dataset, config and revision, the "
+                f"{self._where}: cannot be streamed: {reason(error)}; check data.source.dataset, config and revision, the "
                 "network, HF_ENDPOINT, and HF_TOKEN for a private data set"
             ) from None
 
@@ -75,23 +76,6 @@ class HubCorpus:
                 yield Document(document_id(found, f"{name}:{row}"), text, f"{where}: row {row}", _rejection(score, minimum))
 
 
-def fetch_file(hub_id: str, revision: str, name: str) -> Path:
-    """A file of a hub repository, downloaded into the hub's own cache.
-
-    Raises:
-        DataError: no such repository, revision or file, or no network.
-    """
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return Path(hf_hub_download(hub_id, name, revision=revision))
-    except _hub_errors() as error:
-        raise DataError(
-            f"{hub_id}@{revision}: cannot fetch {name}: {_reason(error)}; give a local path, or check the id, the network, "
-            "HF_ENDPOINT and HF_TOKEN"
-        ) from None
-
-
 def _rejection(score: float | None, minimum: float) -> str:
     if minimum == 0:
         return ""
@@ -100,13 +84,15 @@ def _rejection(score: float | None, minimum: float) -> str:
     return "below_minimum_score" if score < minimum else ""
 
 
-def _hub_errors() -> tuple[type[Exception], ...]:
-    import httpx
+def hub_errors() -> tuple[type[Exception], ...]:
+    """What the hub's client raises; its HTTP library, whose errors come through, is not the same in every version."""
+    from huggingface_hub.errors import HfHubHTTPError
 
-    return OSError, ValueError, httpx.HTTPError
+    return OSError, ValueError, *HfHubHTTPError.__bases__
 
 
-def _reason(error: Exception) -> str:
-    reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+def reason(error: Exception) -> str:
+    """The error in one line, without the user's token."""
+    text = re.sub(r"\bhf_[\w-]{6,}", "***", " ".join(str(error).split()))
     token = os.environ.get("HF_TOKEN")
-    return reason.replace(token, "***") if token else reason
+    return f"{type(error).__name__}: {text.replace(token, '***') if token else text}"[:300]

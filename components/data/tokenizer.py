@@ -180,12 +180,11 @@ def _find(path: str) -> Path:
         local = local / TOKENIZER_FILE
     if local.is_file():
         return local
-    hub_id, _, revision = path.partition("@")
-    if local.suffix == ".json" or local.is_absolute() or hub_id.count("/") != 1 or hub_id.startswith("."):
-        raise DataError(f"data.tokenizer.path: no such file {local}; give a tokenizer.json, a folder that holds one, or a hub id")
-    from components.data.hub import fetch_file
+    from components.data.hub_files import HubRepository
 
-    return fetch_file(hub_id, revision or "main", TOKENIZER_FILE)
+    if not HubRepository.is_named_by(path):
+        raise DataError(f"data.tokenizer.path: no such file {local}; give a tokenizer.json, a folder that holds one, or a hub id")
+    return HubRepository("data.tokenizer.path", path).fetch(TOKENIZER_FILE)
 
 
 def read_tokenizer(path: Path) -> RawTokenizer:

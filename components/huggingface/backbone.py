@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from dataclasses import replace
@@ -10,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from components.config.problems import CheckpointError, DataError, Problem, config_error
+from components.config.problems import Problem, config_error
 from components.config.schema import Arm
 from components.data.folders import replaced_folder
-from components.data.hub import fetch_file
 from components.data.tokenizer import TOKENIZER_FILE, Tokenizer, read_tokenizer
-from components.huggingface.config import CONFIG_FILE, CheckpointShape, model_differences, read_config
-from components.huggingface.weights import INDEX, SINGLE, read_weights
+from components.huggingface.checkpoint import find_checkpoint
+from components.huggingface.config import CheckpointShape, model_differences, read_config
+from components.huggingface.weights import read_weights
 from components.models.cascade import Cascade
 from components.models.files import WEIGHTS, ModelCard, load_weights, save_model, write_card
 
@@ -34,7 +33,7 @@ def import_backbone(arm: Arm, path: str, tokenizer: Tokenizer, seq_len: int, out
         CheckpointError, DataError: the checkpoint cannot be found or read, or is not one that the blocks of this project compute.
         ConfigError: the arm's shape, the tokenizer or the length of the rows is not the checkpoint's.
     """
-    folder = find_checkpoint(path)
+    folder = find_checkpoint(path, f"backbones.{arm.name}.path")
     shape = read_config(folder)
     check_fits(arm, shape, folder, tokenizer, seq_len)
     with torch.device("meta"):
@@ -66,30 +65,6 @@ def check_fits(arm: Arm, shape: CheckpointShape, folder: Path, tokenizer: Tokeni
         problems.append(Problem("data.seq_len", seq_len, f"must be at most {shape.max_tokens}, the checkpoint's", "lower it"))
     if problems:
         raise config_error(f"{folder} is not what params.yaml says", problems)
-
-
-def find_checkpoint(path: str) -> Path:
-    """The folder of a checkpoint; a hub id (`id@revision`) is downloaded into the hub's own cache first.
-
-    Raises:
-        CheckpointError: neither a folder nor a hub id.
-        DataError: the hub does not have it, or cannot be reached.
-    """
-    local = Path(path)
-    if local.is_dir():
-        return local
-    hub_id, _, revision = path.partition("@")
-    if local.is_absolute() or hub_id.count("/") != 1 or hub_id.startswith("."):
-        raise CheckpointError(f"{path}: no such folder; give the folder of a Hugging Face checkpoint, or a hub id")
-    found = fetch_file(hub_id, revision or "main", CONFIG_FILE).parent
-    try:
-        index = fetch_file(hub_id, revision or "main", INDEX)
-    except DataError:
-        fetch_file(hub_id, revision or "main", SINGLE)
-        return found
-    for shard in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())):
-        fetch_file(hub_id, revision or "main", shard)
-    return found
 
 
 def _card(arm: Arm, seed: int, shape: CheckpointShape, tokenizer: Tokenizer) -> ModelCard:

@@ -6,7 +6,6 @@ the peak of memory is the model itself. Pickled weights are never opened.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from torch import Tensor
 
 from components.config.model import Model
 from components.config.problems import CheckpointError
+from components.huggingface.checkpoint import INDEX, SINGLE, read_index
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEAD, TABLE = "lm_head.weight", "model.embed_tokens.weight"
 
 
@@ -109,11 +108,7 @@ def _files(folder: Path) -> dict[str, Path]:
     """The file that each tensor is in."""
     single, index = folder / SINGLE, folder / INDEX
     if index.exists():
-        try:
-            names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            return {str(name): folder / str(file) for name, file in names.items()}
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise CheckpointError(f"{index}: not an index of shards ({error!r}); fetch the checkpoint again") from None
+        return {name: folder / file for name, file in read_index(index).items()}
     if not single.exists():
         pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
         said = f"only pickled weights ({pickled[0]}), which run code when they are read" if pickled else "no weights"

@@ -1,7 +1,7 @@
-"""A loopback stand-in of the Hugging Face hub: the part of its protocol that reading a data set takes.
+"""A loopback stand-in of the Hugging Face hub: the part of its protocol that reading a data set or a model takes.
 
-`datasets` and `huggingface_hub` find all they ask for here. It serves one folder as repository `owner/corpus` at one commit, with
-range requests, and remembers what it was asked.
+`datasets` and `huggingface_hub` find all they ask for here. It serves one folder as a repository at one commit, with range
+requests, and remembers what it was asked.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
+from typing import Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -19,17 +20,27 @@ REPOSITORY = "owner/corpus"
 
 
 class HubStandIn:
-    """Serves `folder` as data set `owner/corpus` while the `with` block runs.
+    """Serves `folder`, as data set or model `owner/corpus`, while the `with` block runs.
 
     Attributes:
+        refusal: status and X-Error-Code that answer everything instead.
         requests: `METHOD path` of everything that was asked.
         bytes_sent: of file content.
         tokens_seen: every Authorization header that came.
         failures_left: so many reads of file content are answered with 503 first.
     """
 
-    def __init__(self, folder: Path, failures: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        failures: int = 0,
+        kind: Literal["datasets", "models"] = "datasets",
+        refusal: tuple[int, str] | None = None,
+    ) -> None:
         self.folder = folder
+        self.api = f"/api/{kind}/{REPOSITORY}"
+        self.files = f"/datasets/{REPOSITORY}/resolve/" if kind == "datasets" else f"/{REPOSITORY}/resolve/"
+        self.refusal = refusal
         self.failures_left = failures
         self.requests: list[str] = []
         self.bytes_sent = 0
@@ -71,8 +82,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(f"{self.command} {path}")
         if authorization := self.headers.get("Authorization"):
             self.hub.tokens_seen.add(authorization)
-        api, files = f"/api/datasets/{REPOSITORY}", f"/datasets/{REPOSITORY}/resolve/"
-        if path in (api, *(f"{api}/revision/{revision}" for revision in ("main", COMMIT))):
+        api, files = self.hub.api, self.hub.files
+        if self.hub.refusal:
+            self._missing(*self.hub.refusal)
+        elif path in (api, *(f"{api}/revision/{revision}" for revision in ("main", COMMIT))):
             self._json(self._repository())
         elif path.startswith(f"{api}/tree/"):
             self._json(self._tree(path.removeprefix(f"{api}/tree/").partition("/")[2]))
@@ -80,9 +93,13 @@ class _Handler(BaseHTTPRequestHandler):
             wanted = parse_qs(body.decode())["paths"] if b"=" in body else json.loads(body)["paths"]
             self._json([self._entry(self.hub.folder / name) for name in wanted if (self.hub.folder / name).exists()])
         elif path.startswith(files):
-            self._file(self.hub.folder / path.removeprefix(files).partition("/")[2])
+            revision, _, name = path.removeprefix(files).partition("/")
+            if revision in ("main", COMMIT):
+                self._file(self.hub.folder / name)
+            else:
+                self._missing(404, "RevisionNotFound")
         else:
-            self._missing("RepoNotFound")
+            self._missing(404, "RepoNotFound")
 
     def _repository(self) -> dict[str, object]:
         names = [path.relative_to(self.hub.folder).as_posix() for path in sorted(self.hub.folder.rglob("*")) if path.is_file()]
@@ -107,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _file(self, path: Path) -> None:
         if not path.is_file():
-            self._missing("EntryNotFound")
+            self._missing(404, "EntryNotFound")
             return
         data, status = path.read_bytes(), 200
         total = len(data)
@@ -125,8 +142,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.bytes_sent += len(data)
         self._send(status, data, headers)
 
-    def _missing(self, code: str) -> None:
-        self._send(404, b"{}", {"X-Error-Code": code})
+    def _missing(self, status: int, code: str) -> None:
+        self._send(status, b"{}", {"X-Error-Code": code, "X-Repo-Commit": COMMIT})
 
     def _json(self, answer: object) -> None:
         self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})

@@ -12,7 +12,8 @@ import torch
 from components.config.problems import CheckpointError, ConfigError
 from components.config.schema import Arm, BpeTokenizer
 from components.data.tokenizer import Tokenizer, train_bpe
-from components.huggingface.backbone import find_checkpoint, import_backbone
+from components.huggingface.backbone import import_backbone
+from components.huggingface.checkpoint import find_checkpoint
 from components.huggingface.config import read_config
 from components.huggingface.weights import split_weights
 from components.models.cascade import Cascade
@@ -96,4 +97,4 @@ def test_another_tokenizer_is_refused_even_with_as_many_ids(folder: Path, tokeni
 def test_a_path_that_is_neither_folder_nor_hub_id_is_refused(tmp_path: Path) -> None:
     for path in (str(tmp_path / "none"), "./none", "none", "a/b/c"):
         with pytest.raises(CheckpointError, match="no such folder"):
-            find_checkpoint(path)
+            find_checkpoint(path, "backbones.llama.path")
