@@ -6,7 +6,11 @@ import os
 import time
 from pathlib import Path
 
-PATTERNS = {"ray": ("gcs_server", "raylet", "ray::"), "study": ("tasks.train", "-m dvc", "tasks/supervisor.py")}
+PATTERNS = {
+    "ray": ("gcs_server", "raylet", "ray::"),
+    "study": ("tasks.train", "-m dvc", "tasks/supervisor.py"),
+    "any": ("",),
+}
 
 
 def leftovers(kind: str, seconds: float = 20.0) -> list[str]:

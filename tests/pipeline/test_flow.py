@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,18 +64,29 @@ def test_wrong_parameter_is_said_before_prefect_starts(make_workspace: Callable[
     assert "temporary server" not in output
 
 
-def test_interrupt_leaves_no_process(make_workspace: Callable[[str], Workspace]) -> None:
-    workspace = make_workspace("interrupted")
+def training_flow(workspace: Workspace) -> subprocess.Popen[str]:
+    """A flow in the midst of a training that would not end."""
     workspace.edit("steps: 24", "steps: 1000000")
     process = workspace.start("flows.train_arm", "--arm", "tlm-uniform")
     assert process.stdout is not None
     for line in process.stdout:
         if "tasks.train" in line:
-            break
-    else:
-        pytest.fail("training never started")
+            return process
+    pytest.fail("training never started")
+
+
+def test_interrupt_leaves_no_process(make_workspace: Callable[[str], Workspace]) -> None:
+    process = training_flow(make_workspace("interrupted"))
     os.kill(process.pid, signal.SIGINT)
     process.communicate(timeout=90)
     assert process.returncode != 0
     assert not leftovers("study")
     assert not leftovers("ray")
+
+
+def test_kill_leaves_no_process_not_even_prefects_server(make_workspace: Callable[[str], Workspace]) -> None:
+    process = training_flow(make_workspace("killed"))
+    assert any("uvicorn" in line for line in leftovers("any", seconds=0.0))
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=90)
+    assert not leftovers("any", seconds=40.0)

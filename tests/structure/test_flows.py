@@ -9,7 +9,7 @@ from typing import Any
 from components.config.loader import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-NO_FLOW = {"__init__", "launch", "parameters", "results", "running", "serve"}
+NO_FLOW = {"__init__", "launch", "parameters", "remains", "results", "running", "serve"}
 FLOWS = {path.stem for path in (ROOT / "flows").glob("*.py")} - NO_FLOW
 
 
