@@ -53,7 +53,7 @@ def test_lists_on_the_command_line_are_separated_by_commas() -> None:
 
 def test_what_grows_from_an_arm_comes_by_way_of_other_expansions() -> None:
     study = load_study(ROOT / "scales" / "quick.yaml")
-    assert grown_from(study, "tlm-uniform") == ["hd-n2", "hd-n4", "hd-n1", "hd-n1-flops"]
+    assert grown_from(study, "tlm-uniform") == ["hd-n2", "hd-n4", "hd-n1", "hd-n1-flops", "hd-n1-of-n4"]
     assert grown_from(study, "hd-n2") == ["hd-n4"]
     with pytest.raises(ConfigError, match="arm twin-full: nothing under expansions or controls starts from it"):
         grown_from(study, "twin-full")
