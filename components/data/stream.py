@@ -28,7 +28,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class PackedRows:
-    """The rows of one split, memory-mapped; only the rows that are asked for are read from disk.
+    """The rows of one split, memory-mapped; of the files, only the record batches of the rows asked for are read, and checked.
 
     Attributes:
         header: what the files say about themselves.
@@ -89,11 +89,6 @@ class PackedRows:
         """Id of the token that starts the stream and ends every document."""
         return self.header.eos_id
 
-    @property
-    def n_targets(self) -> int:
-        """Valid targets of all rows together: every token of the split, end-of-text tokens included."""
-        return self.header.tokens_out
-
     def rows(self, indices: Sequence[int] | Ints) -> tuple[Ints, Ints]:
         """The rows at `indices`, in that order, and how many targets of each count.
 
@@ -116,7 +111,7 @@ class PackedRows:
         return tokens, self.n_valid(wanted)
 
     def n_valid(self, indices: Sequence[int] | Ints) -> Ints:
-        """How many targets of each row at `indices` count, without reading the rows."""
+        """How many targets of each row at `indices` count, from the column beside the rows."""
         wanted, chunks, offsets = self._locate(indices)
         found = (self._chunk(chunk)[1][offset] for chunk, offset in zip(chunks, offsets, strict=True))
         return np.fromiter(found, np.int64, len(wanted))

@@ -37,13 +37,13 @@ def n_streams_of(arm: ArmEvidence) -> int:
 
 
 def with_controls(n_streams: int, expansions: Arms, controls: Arms) -> list[Pair]:
-    """Expansions to n streams, each with the control that names it."""
+    """Expansions to n streams, each with the control that names it; one that also changed the objective has none."""
     return [
         (arm, control)
         for arm in expansions
         if n_streams_of(arm) == n_streams
         for control in controls
-        if control.objective["control"]["of"] == arm.name
+        if control.objective["control"]["of"] == arm.name and control.objective["inner"] == arm.objective["inner"]
     ]
 
 

@@ -27,11 +27,6 @@ def idle_parameters(shape: BlockShape) -> int:
     return 0 if experts is None else 3 * shape.d_model * experts.d_inner * (experts.n_experts - experts.top_k)
 
 
-def active_parameters(model: Model, vocab_size: int, depth: int) -> int:
-    """Of the parameters of F_depth, those that one token meets."""
-    return prefix_parameters(model, vocab_size, depth) - sum(idle_parameters(shape) for shape in model.blocks[:depth])
-
-
 def prefix_parameters(model: Model, vocab_size: int, depth: int) -> int:
     """Parameters of F_depth as a stand-alone model: embedding slices up to its width, its blocks, its segment's norm and head.
 

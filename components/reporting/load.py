@@ -86,9 +86,10 @@ class ArmResults:
 
     @property
     def is_curve(self) -> bool:
-        """Whether its depths are read as one model at many sizes; a twin is a point, and the depths below it mean nothing."""
+        """Whether its depths are read as one model at many sizes; a twin or a backbone is a point."""
         objective = self.arm.objective.model_dump(mode="json")
-        return self.evaluation.n_blocks > 1 and not TWIN.is_played_by(objective.get("inner", objective))
+        inner = objective.get("inner") or objective
+        return self.evaluation.n_blocks > 1 and not TWIN.is_played_by(inner) and inner["kind"] != "pretrained"
 
     @property
     def nll_by_seed(self) -> list[list[float | None]]:

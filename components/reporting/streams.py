@@ -51,7 +51,7 @@ def gain_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> Table:
     """NLL of every expansion, with or without streams, minus its controls', at the exits."""
     evaluated = {arm.name: arm for arm in analysis.arms}
     controls = {name: _control(arm) for name, arm in analysis.results.study.controls.items()}
-    exits = analysis.results.study.model.exits
+    exits = _exits(expansions)
     rows: list[Row] = []
     for arm in expansions:
         own = [(name, control.equal) for name, control in controls.items() if control is not None and control.of == arm.name]
@@ -70,7 +70,7 @@ def ablation_tables(analysis: Analysis, expansions: Sequence[ArmResults]) -> tup
     for arm in expansions:
         if arm.arm.model.streams is not None and arm.arm.model.streams.sampled is None:
             groups.setdefault((arm.arm.base, arm.n_streams), []).append(arm)
-    exits = analysis.results.study.model.exits
+    exits = _exits(expansions)
     tables = []
     for (base, n), (first, *others) in groups.items():
         rows = tuple((arm.name, *(_difference(analysis, arm, first, depth) for depth in exits)) for arm in others)
@@ -83,7 +83,7 @@ def ablation_tables(analysis: Analysis, expansions: Sequence[ArmResults]) -> tup
 
 def second_dial_tables(analysis: Analysis, expansions: Sequence[ArmResults]) -> tuple[Table, ...]:
     """What it costs that one set of weights serves several n: its NLL minus that of the model made for that n, at the exits."""
-    exits = analysis.results.study.model.exits
+    exits = _exits(expansions)
     rows: list[Row] = []
     for arm in expansions:
         streams = arm.arm.model.streams
@@ -94,8 +94,7 @@ def second_dial_tables(analysis: Analysis, expansions: Sequence[ArmResults]) -> 
             if other is None:
                 rows.append((arm.name, str(n), "none", *[formats.MISSING] * len(exits)))
                 continue
-            found = (analysis.difference_between(arm, other, depth, n, n) for depth in exits)
-            rows.append((arm.name, str(n), other.name, *(f"{formats.interval_text(one)} {verdict(one)}" for one in found)))
+            rows.append((arm.name, str(n), other.name, *(_difference(analysis, arm, other, depth, n) for depth in exits)))
     columns = ("one set of weights", "n", "model for that n", *(f"NLL at k = {depth}" for depth in exits))
     note = (
         "Nats per token, one set of weights minus the model made for that n: above 0 is what the second dial costs. The model for "
@@ -128,9 +127,10 @@ def grid_figure(analysis: Analysis) -> Figure | None:
     if not expansions:
         return None
     cells = _grid_cells(analysis, expansions)
-    chance, n_blocks = math.log(analysis.vocab_size), analysis.results.study.model.n_blocks
-    values = [[chance if nll is None else min(nll, chance) for nll in cell.nll_nats] for cell in cells]
-    lowest, highest = min(map(min, values)), max(map(max, values))
+    chance, n_blocks = math.log(analysis.vocab_size), _deepest(cells)
+    drawn = [[chance if nll is None else min(nll, chance) for nll in cell.nll_nats] for cell in cells]
+    lowest, highest = min(map(min, drawn)), max(map(max, drawn))
+    values = [[*row, *[math.nan] * (n_blocks - len(row))] for row in drawn]  # no such depth: left blank
     with canvas(height=1.6 + 0.36 * len(cells)) as (drawing, axes):
         axes.grid(False)
         mesh = axes.imshow(values, cmap="cividis_r", aspect="auto", extent=(0.5, n_blocks + 0.5, len(cells) - 0.5, -0.5))
@@ -158,9 +158,10 @@ def grid_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> Table:
     cells = _grid_cells(analysis, expansions)
     frontier = _frontier(cells)
     rows = []
-    for depth in range(analysis.results.study.model.n_blocks):
+    for depth in range(_deepest(cells)):
         texts = (
-            formats.number_text(cell.nll_nats[depth]) + (" *" if (column, depth) in frontier else "")
+            formats.number_text(cell.nll_nats[depth] if depth < len(cell.nll_nats) else None)
+            + (" *" if (column, depth) in frontier else "")
             for column, cell in enumerate(cells)
         )
         rows.append((str(depth + 1), *texts))
@@ -179,13 +180,24 @@ def _grid_cells(analysis: Analysis, expansions: Sequence[ArmResults]) -> list[Ce
     return [cell for arm in analysis.arms if arm.name in names for cell in _cells(arm)]
 
 
+def _deepest(cells: Sequence[Cell]) -> int:
+    return max(len(cell.nll_nats) for cell in cells)
+
+
 def _control(arm: Arm) -> ControlBlock | None:
     control: ControlBlock | None = getattr(arm.objective, "control", None)
     return control
 
 
-def _difference(analysis: Analysis, arm: ArmResults, other: ArmResults, depth: int) -> str:
-    difference = analysis.difference_between(arm, other, depth)
+def _exits(expansions: Sequence[ArmResults]) -> list[int]:
+    """All exits of the expansions: one that comes from a backbone or a twin has its own."""
+    return sorted({depth for arm in expansions for depth in arm.evaluation.exits})
+
+
+def _difference(analysis: Analysis, arm: ArmResults, other: ArmResults, depth: int, n_streams: int | None = None) -> str:
+    if depth not in arm.evaluation.exits:
+        return formats.MISSING
+    difference = analysis.difference_between(arm, other, depth, n_streams, n_streams)
     return f"{formats.interval_text(difference)} {verdict(difference)}"
 
 

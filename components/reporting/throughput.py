@@ -61,7 +61,7 @@ class Throughput:
         found = dict(self.results.profiles.left_out)
         for arm in self.results.arms:
             if arm.name not in found and self.served is not None and self.measured(arm, self.served) is None:
-                found[arm.name] = "not decodable at every depth"
+                found[arm.name] = "not profiled at every depth"
         return found
 
     def of(self, arm: ArmResults) -> list[float]:

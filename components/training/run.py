@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 import components
-from components.config.problems import disk_trouble
+from components.config.problems import CheckpointError, disk_trouble
 from components.config.schema import Arm, Runtime
 from components.data.stream import BatchStream, PackedRows
 from components.models.cascade import Cascade
@@ -34,7 +34,7 @@ from components.training.optimizer import load_optimizer_tensors, optimizer_tens
 from components.training.sharding import is_sharded, shard_model
 from components.training.step import TrainState, train_step
 from components.training.step_report import read_all
-from components.training.workers import rank_and_workers, wait_for_all
+from components.training.workers import is_same_everywhere, rank_and_workers, wait_for_all
 
 CODE_OF_A_RUN = (
     "config/expansions.py",
@@ -83,6 +83,7 @@ def run_training(run: TrainingRun, on_progress: Callable[[Progress], None]) -> S
     A finished run only writes its model again.
 
     Raises:
+        CheckpointError: the workers do not see the same checkpoints.
         DataError: the packed data cannot be used.
         NonFiniteLossError: the run diverged; its last checkpoint is kept.
         OutOfMemoryError: a step needs more memory than there is.
@@ -101,6 +102,11 @@ def run_training(run: TrainingRun, on_progress: Callable[[Progress], None]) -> S
     with only_writer(folder) if is_first else contextlib.nullcontext():
         wait_for_all()  # nobody reads a checkpoint before the folder is ours
         resume = load_newest(state, folder) or Resume(0, 0.0, 0, "", [])
+        if not is_same_everywhere(resume.step, device):
+            raise CheckpointError(
+                f"{folder}: workers found different newest checkpoints (this one: step {resume.step}); all of them must see the "
+                "same files. Put runs/ on storage that the machines share, and start again"
+            )
         with memory_trouble(state, run.runtime.micro_batch_rows):
             resume = _train(run, state, stream, objective, folder, resume, on_progress)
         if is_first:

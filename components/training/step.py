@@ -75,7 +75,7 @@ def train_step(
     set_learning_rate(state.optimizer, learning_rate(training, state.step))
     state.optimizer.step()
     state.step += 1
-    report.add(balance_experts(state.model))
+    report.add(balance_experts(state.model))  # also after a skipped step, whose run ends when its report is read
     return report
 
 

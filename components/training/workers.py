@@ -34,6 +34,15 @@ def sum_over_workers(tensors: Iterable[Tensor]) -> None:
             tensor.copy_(summed.view_as(tensor))
 
 
+def is_same_everywhere(number: int, device: torch.device) -> bool:
+    """Whether all workers pass the same number."""
+    if rank_and_workers()[1] == 1:
+        return True
+    highest = torch.tensor([number, -number], device=device)
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+    return bool(highest[0] == -highest[1])
+
+
 def wait_for_all() -> None:
     """Blocks until every worker is here."""
     if rank_and_workers()[1] > 1:

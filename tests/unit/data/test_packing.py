@@ -109,7 +109,7 @@ def test_the_documents_file_describes_the_validation_stream(tmp_path: Path) -> N
     assert documents.n_tokens.tolist() == [len(text.encode()) + 1 for text in texts]
     assert documents.n_bytes.tolist() == [len(text.encode()) for text in texts]
     assert [f"Document {name.removeprefix('doc-')}:" for name in documents.ids] == [text.split(" word")[0] for text in texts]
-    assert int(documents.n_tokens.sum()) == PackedRows.open(tmp_path / "data" / "validation").n_targets
+    assert int(documents.n_tokens.sum()) == PackedRows.open(tmp_path / "data" / "validation").header.tokens_out
     assert int(documents.n_bytes.sum()) == manifest.validation.bytes
 
 

@@ -35,7 +35,7 @@ def test_every_token_is_a_target_exactly_once(documents: list[list[int]], seq_le
     assert labels[counted].tolist() == expected, "no token lost, none twice, the tail included"
     assert inputs[counted].tolist() == [EOS, *expected[:-1]], "each target is predicted from the token before it"
     assert int((labels == EOS).sum()) == len(documents)
-    assert rows.n_targets == len(expected)
+    assert rows.header.tokens_out == len(expected)
 
 
 def test_the_worked_example_of_the_module(tmp_path: Path) -> None:

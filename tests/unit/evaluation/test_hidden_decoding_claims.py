@@ -40,7 +40,12 @@ def expansion(name: str, full: float, n: int = 2, base: str = "tlm", replication
 
 
 def control(name: str, full: float, of: str, equal: str = "tokens", **changes: Any) -> ArmEvidence:
-    objective = {"kind": "hidden_decoding", "base": "tlm", "control": {"base": "tlm", "of": of, "equal": equal}}
+    objective = {
+        "kind": "hidden_decoding",
+        "base": "tlm",
+        "inner": {"kind": "twin"},
+        "control": {"base": "tlm", "of": of, "equal": equal},
+    }
     return evidence(name, objective, full, **changes)
 
 

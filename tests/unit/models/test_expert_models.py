@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from components.config.schema import Segment
 from components.models.cascade import Cascade
 from components.models.experts import expert_layers
-from components.models.sizes import active_parameters, prefix_flops, prefix_parameters, stored_parameters
+from components.models.sizes import idle_parameters, prefix_flops, prefix_parameters, stored_parameters
 from components.models.stream_sizes import block_rows, visible_keys
 from components.models.streams import StreamedCascade, build_cascade
 from tests.toys import VOCAB, gradients, largest_difference, toy_model, toy_tokens
@@ -84,7 +84,7 @@ def test_parameters_are_counted(depth: int, n_shared: int) -> None:
     counted = sum(p.numel() for p in model.parameters()) - other_exits
     assert prefix_parameters(settings, VOCAB, depth) == counted
     idle = sum(4 * (layer.gate_up.weight[0].numel() + layer.down.weight[0].numel()) for layer in expert_layers(model))
-    assert active_parameters(settings, VOCAB, depth) == counted - idle
+    assert sum(idle_parameters(shape) for shape in settings.blocks[:depth]) == idle
     if depth == 5:
         assert stored_parameters(settings, VOCAB) == sum(p.numel() for p in model.parameters())
 

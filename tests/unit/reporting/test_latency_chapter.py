@@ -117,12 +117,12 @@ def test_without_profiles_the_chapter_says_so(standard: Analysis) -> None:
     assert "no arm has a latency profile" in standard.throughput.description
 
 
-def test_depths_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
+def test_depths_that_were_not_profiled_are_named(tmp_path: Path) -> None:
     analysed(tmp_path)
     profile = read_record(ArmProfile, tmp_path / "artifacts/profile/mlms.json")
     change_profile(tmp_path, "mlms", cells=tuple(cell for cell in profile.cells if cell.depth != 5))
     analysis = make_results_again(tmp_path)
-    assert analysis.throughput.unmeasured == {"mlms": "not decodable at every depth"}
+    assert analysis.throughput.unmeasured == {"mlms": "not profiled at every depth"}
     assert table(analysis, "Milliseconds per decoding step, batch 1, 96 tokens of context").rows[4][2] == "–"
 
 

@@ -147,3 +147,22 @@ def test_a_study_without_expansions_has_no_chapter(tmp_path: Path) -> None:
     assert streams_tables(analysis) == ()
     assert grid_figure(analysis) is None
     assert cache_bytes(study.model, 16, 10, 2) > 0
+
+
+def test_an_expansion_of_a_shallower_base_is_shown_at_its_own_depths(tmp_path: Path) -> None:
+    layers = {**TWO["streams"], "layers": LAYERS[:8]}
+    of_twin = {**TWO, "base": "twin-small", "streams": layers}
+    control = {"kind": "control", "base": "twin-small", "of": "hd-twin", "equal": "tokens"}
+    arms = {
+        "tlm-uniform": ToyArm(UNIFORM, SMOOTH, range(1, 17)),
+        "twin-small": ToyArm({"kind": "twin", "exit": 1}, SMOOTH[:8], (8,)),
+        "hd-twin": ToyArm(of_twin, _lower(0.3)[:8], (8,), n_streams=2),
+        "hd-n1": ToyArm(control, SMOOTH[:8], (8,)),
+    }
+    study = make_results(tmp_path, arms)
+    analysis = Analysis(load_results(study, tmp_path / "artifacts"))
+    (row,) = {table.title: table for table in streams_tables(analysis)}["Gain of streams over their controls"].rows
+    assert row[:3] == ("hd-twin", "2", "hd-n1: equal tokens")
+    assert len(row) == 4
+    assert abs(_estimate(row[3]) + 0.3) < NOISE
+    assert grid_figure(analysis) is not None
