@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -32,6 +33,7 @@ def run_command(main: Callable[[], None]) -> NoReturn:
     try:
         with phase(COMMAND), disk_trouble():
             main()
+            sys.stdout.flush()
     except StudyError as error:
         print(f"error: {error}", file=sys.stderr)
         _leave_status(EXIT_MISTAKE, str(error))
@@ -39,6 +41,10 @@ def run_command(main: Callable[[], None]) -> NoReturn:
     except MachineError as error:
         print(f"error: {error}", file=sys.stderr)
         _leave_status(EXIT_MACHINE, str(error))
+        sys.exit(EXIT_MACHINE)
+    except BrokenPipeError:
+        if not _reader_is_gone():
+            raise
         sys.exit(EXIT_MACHINE)
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on where it stopped", file=sys.stderr)
@@ -54,6 +60,17 @@ def progress_bar(total: int | None, description: str, unit: str) -> Any:
 
     live = sys.stderr.isatty()
     return tqdm(total=total, desc=description, unit=unit, unit_scale=True, mininterval=0.2 if live else 10.0, dynamic_ncols=live)
+
+
+def _reader_is_gone() -> bool:
+    """Whether nobody reads what the command prints any more, as after `| head`; further output goes nowhere then."""
+    stdout = sys.stdout.fileno()
+    ready = select.poll()
+    ready.register(stdout, 0)
+    if not any(events & (select.POLLERR | select.POLLHUP) for _, events in ready.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
+    return True
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -44,6 +44,19 @@ def test_how_a_command_ends(main: str, code: int, status: dict | None, last_line
     assert done.stderr.strip().splitlines()[-1:] == [] if not last_line else last_line in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_early_is_no_error(unbuffered: str) -> None:
+    script = "from tasks.command import run_command; run_command(lambda: [print('line ' * 200) for _ in range(2000)] and None)"
+    environment = {"PYTHONUNBUFFERED": unbuffered}
+    command = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    assert command.stdout is not None
+    assert command.stderr is not None
+    command.stdout.readline()
+    command.stdout.close()
+    assert command.stderr.read() == b""
+    assert command.wait() == 1
+
+
 def test_signals_are_not_touched_by_import() -> None:
     before = signal.getsignal(signal.SIGTERM)
     import tasks.command  # noqa: F401
