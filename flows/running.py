@@ -44,7 +44,7 @@ def run_stages(arms: Iterable[str] = (), stages: Iterable[str] = (), max_paralle
     """
     log, begun = get_run_logger(), time.time()
     study = load_study(PARAMS)
-    graph = study_graph(ROOT)
+    graph = study_graph(ROOT, log.info)
     kinds = {kind_of(name) for name in graph.needs}
     known = {*TRAINING_STAGES, *EVALUATION_STAGES, *PROFILE_STAGES}
     selected = graph.select(
@@ -55,16 +55,25 @@ def run_stages(arms: Iterable[str] = (), stages: Iterable[str] = (), max_paralle
     with contextlib.ExitStack() as stack:
         if any(kind_of(name) in TRAINING_STAGES for name in names):
             stack.enter_context(ray_head())
-        timed = [name for name in names if kind_of(name) in PROFILE_STAGES]
-        others = [name for name in names if name not in timed]
-        failures, times = _run_in_order(graph, others, study.runtime, max_parallel or study.runtime.parallel_stages)
-        more_failures, more_times = _run_in_order(graph, timed, study.runtime, 1, failures)
-        failures |= more_failures
+        at_once = max_parallel or study.runtime.parallel_stages
+        failures, times = dict[str, str](), list[StageTime]()
+        for part, n_at_once in zip(_before_during_after_timing(graph, names), (at_once, 1, at_once), strict=True):
+            more_failures, more_times = _run_in_order(graph, part, study.runtime, n_at_once, failures)
+            failures |= more_failures
+            times += more_times
     fill_mlflow()
-    publish_times([*times, *more_times], time.time() - begun)
+    publish_times(times, time.time() - begun)
     if failures:
         lines = [f"{name}: {reason}" for name, reason in failures.items()]
         raise StageFailedError(f"{len(failures)} of {len(names)} stages failed\n" + "\n".join(lines), is_final=True)
+
+
+def _before_during_after_timing(graph: StudyGraph, names: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
+    """The stages that time something run alone: all that can come before them does, and what needs them comes after."""
+    names = list(names)
+    timed = [name for name in names if kind_of(name) in PROFILE_STAGES]
+    after = [name for name in names if name not in timed and graph.upstream([name]) & set(timed)]
+    return [name for name in names if name not in timed and name not in after], timed, after
 
 
 @task(task_run_name="fill-mlflow", persist_result=False, cache_policy=None)

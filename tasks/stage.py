@@ -136,25 +136,35 @@ def _check_names(what: str, names: Iterable[str], known: set[str]) -> None:
         raise ConfigError(f"{what}: no {', '.join(unknown)} in dvc.yaml; there are {', '.join(sorted(known))}")
 
 
-def study_graph(root: Path) -> StudyGraph:
-    """The graph and its stale stages as DVC sees them. To be asked before anything runs: DVC is busy while a stage does.
+def study_graph(root: Path, say: Callable[[str], None] = print) -> StudyGraph:
+    """The graph and its stale stages as DVC sees them, once no other DVC works on the same files.
 
     Raises:
         ConfigError: `dvc.yaml` or its parameters cannot be read.
     """
-    import networkx
     from dvc.exceptions import DvcException
+    from dvc.lock import LockError
+
+    while True:
+        try:
+            return _read_graph(root)
+        except LockError as error:
+            say(f"another DVC works on the same files; waiting for it: {error}")
+            time.sleep(BUSY_SECONDS)
+        except DvcException as error:
+            raise ConfigError(f"dvc.yaml: {error}") from error
+
+
+def _read_graph(root: Path) -> StudyGraph:
+    import networkx
     from dvc.repo import Repo
 
-    try:
-        with Repo(str(root), _wait_for_lock=True) as repo:
-            graph = repo.index.graph
-            order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=_file_order(repo.index.stages)))
-            needs = {stage.addressing: frozenset(needed.addressing for needed in graph.successors(stage)) for stage in order}
-            stale = frozenset(repo.status()) & frozenset(needs)
-            return StudyGraph(needs, stale, has_remote=bool(repo.config["core"].get("remote")))
-    except DvcException as error:
-        raise ConfigError(f"dvc.yaml: {error}") from error
+    with Repo(str(root), _wait_for_lock=True) as repo:
+        graph = repo.index.graph
+        order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=_file_order(repo.index.stages)))
+        needs = {stage.addressing: frozenset(needed.addressing for needed in graph.successors(stage)) for stage in order}
+        stale = frozenset(repo.status()) & frozenset(needs)
+        return StudyGraph(needs, stale, has_remote=bool(repo.config["core"].get("remote")))
 
 
 def run_stage(

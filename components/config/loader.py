@@ -220,7 +220,7 @@ def _objective(raw: object, at: str, problems: list[Problem]) -> ObjectiveSettin
         return None  # reported with the file
     kinds = objective_kinds()
     kind = raw.get("kind")
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         problems.append(
             Problem(
                 f"{at}.kind",

@@ -8,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from components.training.run import Progress, run_training
 from tests.toys import ROOT, telescopic, toy_run
+
+pytestmark = pytest.mark.slow
 
 LIMITED = """
 import resource, sys
@@ -36,7 +40,6 @@ from pathlib import Path
 from tasks.command import run_command
 from tasks.ray_train import Resources, ray_session
 
-pytestmark = pytest.mark.slow
 def main():
     with ray_session(Resources(workers=1, threads=1, device="cpu")) as session:
         session.run(lambda report: os.kill(os.getpid(), signal.SIGKILL), Path(sys.argv[1]), print)

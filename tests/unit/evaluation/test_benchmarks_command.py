@@ -79,7 +79,7 @@ def test_every_benchmark_and_corpus_is_scored_for_every_seed(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = _benchmark(monkeypatch, study)
-    assert (record.status, record.limit, record.window_tokens, record.n_blocks) == ("run", 3, 48, 4)
+    assert (record.status, record.limit, record.window_tokens, record.n_blocks) == ("run", 3, 32, 4)
     assert record.harness == harness_version()
     assert [seed.seed for seed in record.seeds] == [1, 2]
     for seed in record.seeds:
