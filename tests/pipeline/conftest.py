@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from workspace import Workspace, tiny_study
+
+from tests.pipeline.workspace import Workspace, tiny_study
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from processes import leftovers
-from workspace import Workspace
 
 from tasks.ray_head import private_settings
+from tests.pipeline.processes import leftovers
+from tests.pipeline.workspace import Workspace
 
 pytestmark = pytest.mark.slow
 

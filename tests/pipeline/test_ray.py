@@ -10,7 +10,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from processes import leftovers
+
+from tests.pipeline.processes import leftovers
 
 pytestmark = pytest.mark.slow
 

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from test_ray import run_script
 
 from components.training.run import run_training
 from tests.numeric.sharded_run import sharded_run
+from tests.pipeline.test_ray import run_script
 from tests.toys import telescopic
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from workspace import Workspace
+
+from tests.pipeline.workspace import Workspace
 
 pytestmark = pytest.mark.slow
 

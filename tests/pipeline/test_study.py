@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import leftovers
-from workspace import Workspace
+
+from tests.pipeline.processes import leftovers
+from tests.pipeline.workspace import Workspace
 
 pytestmark = pytest.mark.slow
 

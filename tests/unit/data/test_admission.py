@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_corpus import ListCorpus, sentences
 
 from components.config.problems import DataError
 from components.data.admission import Admission, SeenHashes, Verdict
 from components.data.sources import Document
+from tests.unit.data.tiny_corpus import ListCorpus, sentences
 
 
 def judge(texts: list[str], share: float = 0.2, piece: int = 7) -> list[Verdict]:

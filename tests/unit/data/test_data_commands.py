@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_corpus import sentences
 
 from components.data.documents import read_documents
 from components.data.stream import BatchStream, PackedRows
+from tests.unit.data.tiny_corpus import sentences
 
 
 def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hub_standin import COMMIT, HubStandIn
-from tiny_corpus import sentences
 
 from components.config.problems import DataError
 from components.config.schema import FineWebEduSource
 from components.data.hub import HubCorpus
+from tests.unit.data.hub_standin import COMMIT, HubStandIn
+from tests.unit.data.tiny_corpus import sentences
 
 CARD = """---
 configs:

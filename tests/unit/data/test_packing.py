@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_corpus import ListCorpus, byte_tokenizer, sentences
 
 from components.config.problems import DataError, ResultsError
 from components.data import tokenization
@@ -15,6 +14,7 @@ from components.data.manifest import DataManifest
 from components.data.packing import pack_study
 from components.data.stream import IGNORED, PackedRows, inputs_and_labels
 from components.data.tokenization import tokenize_corpus
+from tests.unit.data.tiny_corpus import ListCorpus, byte_tokenizer, sentences
 
 TOKENIZER = byte_tokenizer()
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_corpus import EOS, pack
 
 from components.config.problems import DataError
 from components.data.manifest import id_dtype
 from components.data.rows import write_rows
 from components.data.stream import IGNORED, PackedRows, inputs_and_labels
+from tests.unit.data.tiny_corpus import EOS, pack
 
 documents_of_ids = st.lists(st.lists(st.integers(1, 63), max_size=30), min_size=1, max_size=12)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_corpus import pack
 
 from components.config.problems import DataError
 from components.data.stream import IGNORED, BatchStream, PackedRows
+from tests.unit.data.tiny_corpus import pack
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tiny_corpus import ListCorpus, byte_tokenizer, sentences
 
 from components.config.problems import DataError
 from components.config.schema import Data
@@ -14,6 +13,7 @@ from components.data import tokenization
 from components.data.admission import Admission
 from components.data.manifest import TokensManifest
 from components.data.tokenization import tokenize_corpus, tokenize_study, training_texts
+from tests.unit.data.tiny_corpus import ListCorpus, byte_tokenizer, sentences
 
 TOKENIZER = byte_tokenizer()
 

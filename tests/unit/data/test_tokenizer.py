@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_corpus import byte_tokenizer, sentences
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models
 
 from components.config.problems import DataError
 from components.config.schema import BpeTokenizer, FileTokenizer
 from components.data.tokenizer import EOS_TOKEN, Tokenizer, load_tokenizer, train_bpe
+from tests.unit.data.tiny_corpus import byte_tokenizer, sentences
 
 BYTES = byte_tokenizer()
 
