@@ -81,8 +81,9 @@ def test_two_workers_stay_identical_and_equal_one_process(tmp_path: Path, anchor
         assert torch.equal(first[name], second[name]), name
         # float32: the same sums in another order, over ten steps at lr 1.5e-3
         torch.testing.assert_close(first[name], one[name], atol=2e-5, rtol=1e-4)
-    # per step one reduction of all gradients (they fit one bucket), one of the losses, and one of the wish to stop
-    reductions = json.loads((shared / "reductions-0.json").read_text())
+    # first the step they resume from; then per step all gradients (they fit one bucket), the losses, and the wish to stop
+    resumed, *reductions = json.loads((shared / "reductions-0.json").read_text())
+    assert resumed == 2
     assert len(reductions) == 10 * 3
     assert all(gradients > 1000 for gradients in reductions[::3])
     assert all(losses <= 3 for losses in reductions[1::3])
