@@ -16,7 +16,7 @@ from tasks.phases import COMPUTE, StageTime, covered_seconds
 from tasks.tracking import LINKS, STORE
 
 REPORT = ROOT / "artifacts" / "report"
-FIGURES = {"depth_curves": "Perplexity of every prefix"}  # the others are in the report
+CURVES = "depth_curves_ppl*.png"  # one figure, or one for each kind of objective; the others are in the report
 
 
 def publish_results() -> None:
@@ -35,11 +35,10 @@ def publish_results() -> None:
     page = REPORT / "index.html"
     if page.exists():
         create_link_artifact(key="report", link=page.as_uri(), link_text=str(page), description="The report")
-    for name, description in FIGURES.items():
-        figure = REPORT / "figures" / f"{name}.png"
-        if figure.exists():
-            picture = base64.b64encode(figure.read_bytes()).decode()
-            create_image_artifact(image_url=f"data:image/png;base64,{picture}", key=name.replace("_", "-"), description=description)
+    for figure in sorted((REPORT / "figures").glob(CURVES)):
+        picture = base64.b64encode(figure.read_bytes()).decode()
+        key = figure.stem.replace("_", "-")
+        create_image_artifact(image_url=f"data:image/png;base64,{picture}", key=key, description="Perplexity of every prefix")
     file = ROOT / STORE / LINKS
     links = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     if links:
