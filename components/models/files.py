@@ -70,11 +70,8 @@ class ModelCard(Record):
     tokenizer_hash: str
 
 
-def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> str:
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Writes tensors to a safetensors file, flushed to disk.
-
-    Returns:
-        The file's SHA-256.
 
     Raises:
         OSError: it cannot be written, as when the disk is full.
@@ -85,7 +82,6 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> str:
         raise _os_error(error, path) from None
     with path.open("rb") as file:
         os.fsync(file.fileno())
-    return file_sha256(path)
 
 
 def _os_error(error: SafetensorError, path: Path) -> Exception:
