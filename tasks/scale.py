@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,11 +32,11 @@ def preset(scale: str, root: Path = Path()) -> Path:
         ConfigError: there is no such scale.
     """
     from components.config.problems import ConfigError
+    from components.config.validation import suggest
 
     names = sorted(path.stem for path in (root / SCALES).glob("*.yaml"))
     if scale not in names:
-        close = difflib.get_close_matches(scale, names, n=1)
-        remedy = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+        remedy = suggest(scale, names) or f"there are {', '.join(names)}"
         raise ConfigError(f"scale {scale!r}: no file {SCALES / scale}.yaml; {remedy}")
     return root / SCALES / f"{scale}.yaml"
 

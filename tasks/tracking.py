@@ -35,6 +35,7 @@ LINKS = "links.json"  # in its folder: pages of the runs, for the Prefect run
 LOCAL_PAGES = "http://127.0.0.1:5000"  # of `make ui`
 UPLOAD_SECONDS = 120.0  # that a stage waits for its upload
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}  # MLflow's own: many minutes
+CREDENTIALS = re.compile(r"//[^/@]*@")  # in an address
 BATCH = 900  # metrics in one request; MLflow takes up to 1,000
 
 Points = list[tuple[str, float, int]]
@@ -113,12 +114,12 @@ def upload_in_time(root: Path, experiment: str, records: Mapping[str, ArmRecord]
 
 def without_password(address: str) -> str:
     """The address of a store as it may be shown."""
-    return re.sub(r"//[^/@]*@", "//***@", address)
+    return CREDENTIALS.sub("//***@", address)
 
 
 def pages_of(address: str) -> str:
     """Where a browser finds the store, as it may be shown; a store without a server has the pages of `make ui`."""
-    return re.sub(r"//[^/@]*@", "//", address.rstrip("/")) if address.startswith("http") else LOCAL_PAGES
+    return CREDENTIALS.sub("//", address.rstrip("/")) if address.startswith("http") else LOCAL_PAGES
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ tokens, or FLOPs, as the expansions it stands beside.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from components.config.problems import Problem
 from components.config.schema import Arm, ControlBlock, ExpansionBlock, Model, ObjectiveSettings, StudyFile, Training
 from components.config.streams import Streams
+from components.config.validation import suggest
 
 Validate = Callable[[Any, object, str, list[Problem]], Any]
 TypeObjective = Callable[[object, str, list[Problem]], ObjectiveSettings | None]
@@ -174,8 +174,7 @@ class ExpansionResolver:
         if name in known:
             return known[name]
         if name not in {*self._file.arms, *self._file.backbones, *self._file.expansions} or what == "an expansion":
-            close = difflib.get_close_matches(name, list(known), n=1)
-            remedy = f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
+            remedy = suggest(name, known) or f"choose from {', '.join(known)}"
             self.problems.append(Problem(key, name, f"must be {what}", remedy))
         return None
 

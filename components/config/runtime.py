@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +9,7 @@ from pydantic import Field, model_validator
 
 from components.config.problems import Problem
 from components.config.section import ArmName, Count, Section, broken_rule
+from components.config.validation import suggest
 
 if TYPE_CHECKING:
     from components.config.schema import Arm
@@ -87,8 +87,7 @@ def runtime_problems(runtime: Runtime, models: Mapping[str, Arm], keys: Mapping[
     problems: list[Problem] = []
     for name in runtime.arms:
         if name not in keys:
-            close = difflib.get_close_matches(name, keys, n=1)
-            remedy = f"did you mean {close[0]}?" if close else f"choose from {', '.join(keys)}"
+            remedy = suggest(name, keys) or f"choose from {', '.join(keys)}"
             problems.append(Problem(f"runtime.arms.{name}", None, "no such arm, repair, expansion or control", remedy))
     for name, arm in models.items():
         own = runtime.for_arm(name)

@@ -183,6 +183,11 @@ def conclude(conditions: Iterable[bool | None]) -> FindingVerdict:
     return "reproduced" if known and all(known) else "inconclusive"
 
 
+def agreed(holds: Sequence[bool], text: str) -> Judgement:
+    """Of two ways to measure the same thing: reproduced when both say so, inconclusive when one does."""
+    return Judgement("inconclusive" if any(holds) and not all(holds) else conclude(holds), text)
+
+
 def combine(judgements: Sequence[tuple[str, Judgement]]) -> Judgement:
     """One judgement over several arms of the same role: the claim has to hold for each that could be judged."""
     verdicts = [judgement.verdict for _, judgement in judgements]

@@ -10,7 +10,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from components.evaluation.findings import ArmEvidence, Bench, Claim, Judgement, above, below, combine, conclude, paired, spell
+from components.evaluation.findings import (
+    ArmEvidence,
+    Bench,
+    Claim,
+    Judgement,
+    above,
+    agreed,
+    below,
+    combine,
+    conclude,
+    paired,
+    spell,
+)
 from components.evaluation.hidden_decoding_pairs import (
     EQUAL_FLOPS,
     EQUAL_TOKENS,
@@ -113,11 +125,6 @@ def _better_than(key: str, ours: str, other: str) -> Callable[..., Judgement]:
     return judge
 
 
-def _agreed(holds: Sequence[bool], text: str) -> Judgement:
-    """Time and FLOPs: reproduced when both say so, inconclusive when one does."""
-    return Judgement("inconclusive" if any(holds) and not all(holds) else conclude(holds), text)
-
-
 def _four_streams_cost_little_more_than_four(bench: Bench, expansions: Arms, controls: Arms) -> Judgement:
     pairs = with_controls(4, expansions, controls)
     if not pairs:
@@ -127,7 +134,7 @@ def _four_streams_cost_little_more_than_four(bench: Bench, expansions: Arms, con
     if ratios is None:
         return Judgement("inconclusive", f"{arm.name}: no cost recorded in one unit")
     text = f"{arm.name} over {control.name}, per token: {ratios[0]:.2f} in {arm.cost_unit}, {ratios[1]:.2f} in FLOPs"
-    return _agreed([ratio <= LARGEST_TIME_RATIO for ratio in ratios], text)
+    return agreed([ratio <= LARGEST_TIME_RATIO for ratio in ratios], text)
 
 
 def _mirror_saves(bench: Bench, expansions: Arms) -> Judgement:
@@ -148,7 +155,7 @@ def _mirror_saves(bench: Bench, expansions: Arms) -> Judgement:
         return Judgement("inconclusive", f"{mirrored.name}: no cost recorded in one unit; {loss}")
     n_mirrored = (mirrored.streams or {})["n_mirrored"]
     text = f"{n_mirrored} of {mirrored.n_blocks} blocks mirrored: {ratios[0] - 1:+.1%} in {mirrored.cost_unit}"
-    return _agreed([ratio < 1.0 for ratio in ratios], f"{text}, {ratios[1] - 1:+.1%} in FLOPs; {loss}")
+    return agreed([ratio < 1.0 for ratio in ratios], f"{text}, {ratios[1] - 1:+.1%} in FLOPs; {loss}")
 
 
 def _decodes_nearly_as_fast(bench: Bench, expansions: Arms, controls: Arms) -> Judgement:

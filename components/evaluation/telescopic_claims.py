@@ -20,7 +20,19 @@ from components.config.paper_arms import (
     telescopic_with,
 )
 from components.evaluation.bootstrap import FloatArray, area
-from components.evaluation.findings import ArmEvidence, Bench, Claim, Judgement, Role, above, below, combine, conclude, spell
+from components.evaluation.findings import (
+    ArmEvidence,
+    Bench,
+    Claim,
+    Judgement,
+    Role,
+    above,
+    agreed,
+    below,
+    combine,
+    conclude,
+    spell,
+)
 
 Arms = tuple[ArmEvidence, ...]
 
@@ -196,7 +208,7 @@ def _costs(paper: PaperArm, is_sum: bool = False) -> Callable[..., Judgement]:
         analytic = sum(value for value in flops if value is not None) / base.flops
         agree = [abs(value / paper.relative_cost - 1.0) <= COST_TOLERANCE for value in (measured, analytic)]
         text = f"{names} over {base.name}: {measured:.3f} in {base.cost_unit}, {analytic:.3f} in FLOPs"
-        return Judgement("inconclusive" if any(agree) and not all(agree) else conclude(agree), text)
+        return agreed(agree, text)
 
     return judge
 

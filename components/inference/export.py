@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from components.config.schema import Segment
@@ -28,7 +27,7 @@ from components.huggingface.weights import split_weights
 from components.inference.export_folder import check_out
 from components.inference.export_streams import MODELING as STREAMS_MODELING
 from components.inference.export_streams import stream_config, stream_weights
-from components.models.blocks import Block, RMSNorm, scaled_frequencies
+from components.models.blocks import Block, RMSNorm, rotary_frequencies
 from components.models.cascade import Cascade, Exit, TiedHead
 from components.models.files import WEIGHTS, ModelCard, save_tensors
 from components.models.repaired import Repaired
@@ -134,9 +133,7 @@ def _as_cascade(model: Cascade, prefix: _Prefix) -> tuple[dict[str, Tensor], dic
     shapes = [settings.blocks[depth - 1] for depth in settings.exits]
     rope = {}
     if settings.rope_scaling is not None:
-        channels = torch.arange(0, settings.head_dim, 2, dtype=torch.float32)
-        scaled = scaled_frequencies(settings.rope_theta ** (-channels / settings.head_dim), settings.rope_scaling)
-        rope["rope_frequencies"] = scaled.tolist()
+        rope["rope_frequencies"] = rotary_frequencies(settings.head_dim, settings.rope_theta, settings.rope_scaling).tolist()
     weights = {f"embeddings.{i}.weight": table.weight for i, table in enumerate(prefix.embeddings)}
     for i, block in enumerate(prefix.blocks):
         weights |= {f"blocks.{i}.{name}": weight for name, weight in block.named_parameters()}

@@ -13,11 +13,10 @@ MODELING = "modeling_hidden_decoding.py"
 
 def stream_weights(model: StreamedCascade, n_segments: int) -> dict[str, Tensor]:
     """The tables of the running streams under their exported names; the first is the first of those that run."""
-    tables = [model.embeddings, *(cast(nn.ModuleList, own) for own in model.stream_embeddings)][-model.n_running :]
     names = ["embeddings", *(f"stream_embeddings.{i}" for i in range(model.n_running - 1))]
     return {
         f"{name}.{segment}.weight": cast(nn.Embedding, table[segment]).weight
-        for name, table in zip(names, tables, strict=True)
+        for name, table in zip(names, model.running_tables, strict=True)
         for segment in range(n_segments)
     }
 

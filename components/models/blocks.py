@@ -32,21 +32,24 @@ def rotary_angles(positions_T: Tensor, head_dim: int, theta: float, scaling: Rop
     Shapes:
         positions_T: int64 [T]. Returns float32 [T, 1, 1, head_dim / 2], twice.
     """
-    channels = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions_T.device)
-    frequencies_K = theta ** (-channels / head_dim)
-    if scaling is not None:
-        frequencies_K = scaled_frequencies(frequencies_K, scaling)
+    frequencies_K = rotary_frequencies(head_dim, theta, scaling, positions_T.device)
     angles_TK = positions_T.float()[:, None] * frequencies_K
     angles = angles_TK[:, None, None, :]
     return Rotary(angles.cos(), angles.sin())
 
 
-def scaled_frequencies(frequencies_K: Tensor, scaling: RopeScaling) -> Tensor:
-    """Rotary frequencies of a model whose context was extended after its training.
+def rotary_frequencies(
+    head_dim: int, theta: float, scaling: RopeScaling | None = None, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Radians per position of every pair of channels, float32 [head_dim / 2].
 
     Source:
-        `linear` and `llama3` as `transformers` defines them.
+        Of a model whose context was extended after its training: `linear` and `llama3` as `transformers` defines them.
     """
+    channels = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)
+    frequencies_K = theta ** (-channels / head_dim)
+    if scaling is None:
+        return frequencies_K
     if isinstance(scaling, LinearRope):
         return frequencies_K / scaling.factor
     turns_K = scaling.original_context * frequencies_K / (2 * math.pi)

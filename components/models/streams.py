@@ -131,6 +131,11 @@ class StreamedCascade(Cascade):
     def n_running(self) -> int:
         return self._n
 
+    @property
+    def running_tables(self) -> list[nn.ModuleList]:
+        """The embedding table of every running stream, in slices per segment: the last tables that there are."""
+        return [self.embeddings, *(cast(nn.ModuleList, own) for own in self.stream_embeddings)][-self._n :]
+
     @contextlib.contextmanager
     def running(self, n_streams: int, reads_all: bool = False) -> Iterator[None]:
         """As in the cascade.
@@ -180,8 +185,7 @@ class StreamedCascade(Cascade):
 
     def fresh_slice(self, tokens_BT: Tensor, segment: int) -> Tensor:
         """The segment's slice of every running stream's table, rows token-major: [..., n T, slice] of tokens [..., T]."""
-        tables = [self.embeddings, *(cast(nn.ModuleList, own) for own in self.stream_embeddings)][-self._n :]
-        return torch.stack([table[segment](tokens_BT) for table in tables], dim=-2).flatten(-3, -2)
+        return torch.stack([table[segment](tokens_BT) for table in self.running_tables], dim=-2).flatten(-3, -2)
 
     def _rotaries(self, tokens_BT: Tensor) -> tuple[Rotary, Rotary]:
         """Angles of all rows, their positions counted in rows and in tokens."""
