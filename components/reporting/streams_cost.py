@@ -80,7 +80,7 @@ def decode_grid_table(analysis: Analysis, columns: Sequence[tuple[str, int]]) ->
     if not any(n > 1 for _, n in known):
         return ()
     rows = []
-    for depth in range(1, analysis.results.study.model.n_blocks + 1):
+    for depth in range(1, max(axis.profiles[name].n_blocks for name, _ in known) + 1):
         cells = (axis.cell(name, depth, n, axis.loads[0]) for name, n in known)
         rows.append((str(depth), *(formats.MISSING if cell is None else timing_text(cell.decode) for cell in cells)))
     title = f"Milliseconds per decoding step at every number of streams, {axis.loads[0]}"
