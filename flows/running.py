@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from types import MappingProxyType
 from typing import Any
 
 from prefect import get_run_logger, task
@@ -47,9 +46,8 @@ def run_stages(arms: Iterable[str] = (), stages: Iterable[str] = (), max_paralle
     graph = study_graph(ROOT, log.info)
     kinds = {kind_of(name) for name in graph.needs}
     known = {*TRAINING_STAGES, *EVALUATION_STAGES, *PROFILE_STAGES}
-    selected = graph.select(
-        arms, [stage for stage in stages if stage in kinds or stage not in known]
-    )  # a study may have no repairs
+    present = [stage for stage in stages if stage in kinds or stage not in known]  # a study may have no repairs
+    selected = graph.select(arms, present)
     names = graph.to_run(selected)
     log.info("%d of %d stages to run: %s", len(names), len(selected), ", ".join(names) or "nothing changed")
     with contextlib.ExitStack() as stack:
@@ -89,7 +87,7 @@ def fill_mlflow() -> None:
 
 
 def _run_in_order(
-    graph: StudyGraph, names: Iterable[str], runtime: Runtime, max_parallel: int, failed: Mapping[str, str] = MappingProxyType({})
+    graph: StudyGraph, names: Iterable[str], runtime: Runtime, max_parallel: int, failed: Mapping[str, str]
 ) -> tuple[dict[str, str], list[StageTime]]:
     """Runs the stages, but for those that need one that `failed`; the reason of each that did not end well, times of the others."""
     held_back = {name: HELD_BACK for name in names if graph.upstream([name]) & set(failed)}

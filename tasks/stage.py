@@ -136,7 +136,7 @@ def _check_names(what: str, names: Iterable[str], known: set[str]) -> None:
         raise ConfigError(f"{what}: no {', '.join(unknown)} in dvc.yaml; there are {', '.join(sorted(known))}")
 
 
-def study_graph(root: Path, say: Callable[[str], None] = print) -> StudyGraph:
+def study_graph(root: Path, say: Callable[[str], None]) -> StudyGraph:
     """The graph and its stale stages as DVC sees them, once no other DVC works on the same files.
 
     Raises:
@@ -187,11 +187,9 @@ def run_stage(
     begun, command = time.time(), (*DVC, "repro", *(("--pull",) if may_pull else ()), "--single-item", name)
     with tempfile.TemporaryDirectory(prefix="stage-") as folder:
         status_file = Path(folder) / "status.json"
-        end = _run(command, root, {STATUS_FILE: str(status_file)}, say, timeout_seconds)
-        while end.is_busy:
+        while (end := _run(command, root, {STATUS_FILE: str(status_file)}, say, timeout_seconds)).is_busy:
             say(f"{name}: another DVC works on the same files (see above); waiting for it")
             time.sleep(BUSY_SECONDS)
-            end = _run(command, root, {STATUS_FILE: str(status_file)}, say, timeout_seconds)
         status = json.loads(status_file.read_text(encoding="utf-8")) if status_file.exists() else NO_STATUS
     code = end.code
     if code and status["code"] == 0:

@@ -20,7 +20,7 @@ from components.models.cascade import Cascade
 from components.models.files import WEIGHTS, ModelCard, load_weights, save_model, write_card
 
 
-def import_backbone(arm: Arm, path: str, tokenizer: Tokenizer, seq_len: int, out: Path) -> CheckpointShape:
+def import_backbone(arm: Arm, path: str, tokenizer: Tokenizer, seq_len: int, out: Path) -> None:
     """Writes the checkpoint as a model of this project, once for each seed (the files are shared).
 
     Args:
@@ -43,7 +43,6 @@ def import_backbone(arm: Arm, path: str, tokenizer: Tokenizer, seq_len: int, out
     save_model(model, _card(arm, first, shape, tokenizer), out / f"seed-{first}")
     for seed in others:
         _copy(out / f"seed-{first}", _card(arm, seed, shape, tokenizer), out / f"seed-{seed}")
-    return shape
 
 
 def check_fits(arm: Arm, shape: CheckpointShape, folder: Path, tokenizer: Tokenizer, seq_len: int) -> None:

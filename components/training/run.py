@@ -117,7 +117,7 @@ def run_training(run: TrainingRun, on_progress: Callable[[Progress], None]) -> S
 
 
 def _start_model(run: TrainingRun, objective: Objective, device: torch.device) -> Cascade:
-    """The model with the weights of step 0, on the device; a sharded one is never whole there, nor in memory."""
+    """The model with the weights of step 0, on the device; a sharded one is never whole there."""
     if run.runtime.sharding == "fsdp" and rank_and_workers()[1] > 1:
         with torch.device("meta"):
             model = objective.new_model()
