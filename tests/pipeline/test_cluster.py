@@ -66,7 +66,7 @@ def test_two_machines_train_an_arm_each_and_a_third_arm_waits(
     process, settings = cluster
     workspace = make_workspace("cluster")
     workspace.edit("  experiment: tiny\n", f"  experiment: tiny\n  arms: {PLACES}\n")
-    workspace.edit("steps: 24", "steps: 200")
+    workspace.edit("steps: 24", "steps: 3000")  # longer than the arms' starts are apart
     output = workspace.run(
         "flows.full_study", "--arms", ",".join(ARMS), "--stages", "train", "--max-parallel", "3", settings=settings
     )

@@ -55,7 +55,7 @@ def test_flow_waits_for_a_dvc_that_was_first(make_workspace: Callable[[str], Wor
     output = workspace.run("flows.train_arm", "--arm", "twin-full")
     told, _ = first.communicate(timeout=400)
     assert first.returncode == 0, told
-    assert "train@twin-full: another DVC works on the same files (see above); waiting for it" in output
+    assert "another DVC works on the same files; waiting for it: " in output
     assert "train twin-full seed 42" not in output, "it was not trained twice"
     assert UP_TO_DATE in workspace.run("dvc", "status", "train@twin-full").lower()
 
