@@ -18,12 +18,13 @@ def launch(flow: Any) -> None:
 
 
 def _run(flow: Any, options: dict[str, Any]) -> None:
+    from components.config.loader import load_study
     from flows.parameters import check_parameters
     from flows.remains import watch_this_process
     from tasks.stage import StageFailedError
 
-    check_parameters(**options)  # a mistake is said now, not after the start of Prefect
-    watch_this_process()
+    params = check_parameters(**options)  # a mistake is said now, not after the start of Prefect
+    watch_this_process(load_study(params).runtime.stop_seconds)
     try:
         flow(**options)
     except StageFailedError as error:

@@ -17,27 +17,31 @@ from pathlib import Path
 from typing import IO
 
 MARK = "STUDY_FLOW_MARK"
-PATIENCE_SECONDS = 30.0  # a supervisor takes up to 25 to end a stage
+SUPERVISOR_SECONDS = 15.0  # that a supervisor takes to end a stage, beyond what the stage has to end by itself
 
 _held: list[IO[bytes] | None] = []  # open as long as this process lives
 
 
-def watch_this_process() -> None:
-    """Starts the watcher, and marks what this process starts from now on."""
+def watch_this_process(stop_seconds: float) -> None:
+    """Starts the watcher, and marks what this process starts from now on.
+
+    Args:
+        stop_seconds: what a stage has to end by itself.
+    """
     os.environ.pop(MARK, None)
     mark = f"{MARK}={uuid.uuid4().hex}"
-    command = [sys.executable, "-P", str(Path(__file__)), mark]
+    command = [sys.executable, "-P", str(Path(__file__)), mark, str(stop_seconds + SUPERVISOR_SECONDS)]
     null = subprocess.DEVNULL
     watcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True)
     _held.append(watcher.stdin)
     os.environ[MARK] = mark.partition("=")[2]
 
 
-def end_marked(mark: str) -> None:
+def end_marked(mark: str, patience_seconds: float) -> None:
     """SIGTERM to every process with the mark, but for those whose parent has it: that one sees to them. SIGKILL in the end."""
     told: set[int] = set()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (marked := _marked(mark)) and time.monotonic() < deadline + PATIENCE_SECONDS:
+    deadline = time.monotonic() + patience_seconds
+    while (marked := _marked(mark)) and time.monotonic() < deadline + patience_seconds:
         is_late = time.monotonic() > deadline
         for pid, parent in marked.items():
             if is_late or (parent not in marked and pid not in told):
@@ -65,4 +69,4 @@ def _marked(mark: str) -> dict[int, int]:
 
 if __name__ == "__main__":
     sys.stdin.buffer.read()  # until the flow is gone
-    end_marked(sys.argv[1])
+    end_marked(sys.argv[1], float(sys.argv[2]))

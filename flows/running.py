@@ -109,6 +109,7 @@ def _run_in_order(
                         "root": ROOT,
                         "timeout_seconds": runtime.stage_timeout_seconds,
                         "may_pull": graph.has_remote,
+                        "grace_seconds": runtime.stop_seconds + supervisor.HELPER_SECONDS,
                     }
                     futures[name] = runner.submit(tagged, arguments, wait_for=needs)
                     running[futures[name].wrapped_future] = name

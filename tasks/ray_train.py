@@ -169,7 +169,7 @@ def _run_group(job: Job, resources: Resources, device: str, progress: Path) -> d
         trainer = TorchTrainer(
             _job_in_group,
             train_loop_config={"job": job, "progress": progress, "result": result},
-            torch_config=TorchConfig(backend="nccl" if device == "cuda" else "gloo"),
+            torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"),
             scaling_config=ScalingConfig(
                 num_workers=resources.workers,
                 use_gpu=device == "cuda",

@@ -168,7 +168,12 @@ def _read_graph(root: Path) -> StudyGraph:
 
 
 def run_stage(
-    name: str, root: Path, say: Callable[[str], None], timeout_seconds: float | None = None, may_pull: bool = False
+    name: str,
+    root: Path,
+    say: Callable[[str], None],
+    timeout_seconds: float | None = None,
+    may_pull: bool = False,
+    grace_seconds: float = supervisor.GRACE_SECONDS,
 ) -> StageTime:
     """Runs the stage if it is stale; every line it prints goes to `say` as it comes.
 
@@ -177,6 +182,7 @@ def run_stage(
     Args:
         timeout_seconds: of one attempt; the stage is stopped then. None: no limit.
         may_pull: results that others have pushed to DVC's remote are fetched instead of computed.
+        grace_seconds: what it has to end by itself once it is stopped.
 
     Returns:
         When it ran, and what became of the time.
@@ -187,7 +193,8 @@ def run_stage(
     begun, command = time.time(), (*DVC, "repro", *(("--pull",) if may_pull else ()), "--single-item", name)
     with tempfile.TemporaryDirectory(prefix="stage-") as folder:
         status_file = Path(folder) / "status.json"
-        while (end := _run(command, root, {STATUS_FILE: str(status_file)}, say, timeout_seconds)).is_busy:
+        settings = {STATUS_FILE: str(status_file)}
+        while (end := _run(command, root, settings, say, timeout_seconds, grace_seconds)).is_busy:
             say(f"{name}: another DVC works on the same files (see above); waiting for it")
             time.sleep(BUSY_SECONDS)
         status = json.loads(status_file.read_text(encoding="utf-8")) if status_file.exists() else NO_STATUS
@@ -210,9 +217,9 @@ def may_retry(task: Any, task_run: Any, state: Any) -> bool:
 
 
 @task(task_run_name="{name}", persist_result=False, cache_policy=None, retry_condition_fn=may_retry)
-def run_dvc_stage(name: str, root: Path, timeout_seconds: float | None, may_pull: bool) -> StageTime:
+def run_dvc_stage(name: str, root: Path, timeout_seconds: float | None, may_pull: bool, grace_seconds: float) -> StageTime:
     """Runs one stage of `dvc.yaml`; its lines are the log of the task."""
-    return run_stage(name, root, get_run_logger().info, timeout_seconds, may_pull)
+    return run_stage(name, root, get_run_logger().info, timeout_seconds, may_pull, grace_seconds)
 
 
 def stage_environment() -> dict[str, str]:
@@ -242,9 +249,11 @@ def _run(
     settings: Mapping[str, str],
     say: Callable[[str], None],
     timeout_seconds: float | None = None,
+    grace_seconds: float = supervisor.GRACE_SECONDS,
 ) -> _End:
+    environment = {**stage_environment(), **settings}
     try:
-        process = supervisor.start_supervised(command, env={**stage_environment(), **settings}, cwd=root)
+        process = supervisor.start_supervised(command, env=environment, cwd=root, grace_seconds=grace_seconds)
     except supervisor.StoppingError as error:
         raise StageFailedError(str(error), is_final=True) from error
     is_late = threading.Event()

@@ -1,4 +1,4 @@
-"""The first SIGTERM or Ctrl-C lets training end its step and save; a second one, or a step that takes too long, ends it at once.
+"""The first SIGTERM or Ctrl-C lets training end its step and save; a second one, or `runtime.stop_seconds`, ends it at once.
 
 Whichever it is, the command ends as interrupted and the next run goes on, bit for bit: from that very step or from the newest
 checkpoint.
@@ -15,11 +15,9 @@ from types import FrameType
 
 from components.training.interruption import STOP, StoppedError
 
-PATIENCE_SECONDS = 15.0  # less than the supervisor's grace
-
 
 @contextlib.contextmanager
-def gentle_stop(run_dir: Path) -> Iterator[None]:
+def gentle_stop(run_dir: Path, patience_seconds: float) -> Iterator[None]:
     """Inside the block, which trains the run of that folder, the first signal to stop leaves the file `stop` there.
 
     Raises:
@@ -33,8 +31,12 @@ def gentle_stop(run_dir: Path) -> Iterator[None]:
         if stop.exists():
             raise KeyboardInterrupt
         stop.touch()
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS)
-        print("stopping after this step; once more to stop at once", file=sys.stderr, flush=True)
+        signal.setitimer(signal.ITIMER_REAL, patience_seconds)
+        print(
+            f"stopping after this step, or in {patience_seconds:g} s (runtime.stop_seconds); once more to stop at once",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def lose_patience(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

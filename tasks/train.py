@@ -69,7 +69,7 @@ def train_seed(run: TrainingRun, session: RaySession) -> SeedCost:
     from tasks.stopping import gentle_stop
 
     name = f"train {run.arm.name} seed {run.seed}"
-    with progress_bar(run.arm.training.steps, name, "step") as bar, gentle_stop(run.run_dir):
+    with progress_bar(run.arm.training.steps, name, "step") as bar, gentle_stop(run.run_dir, run.runtime.stop_seconds):
         result = session.run(partial(run_on_worker, run), run.run_dir, partial(_show, bar, time.time()))
     return SeedCost.model_validate_json(json.dumps(result))
 

@@ -58,6 +58,9 @@ class Runtime(Section):
     stage_timeout_seconds: float | None = Field(
         default=None, gt=0.0, description="the flow stops a stage that runs longer, and retries it; absent: no limit"
     )
+    stop_seconds: float = Field(
+        default=15.0, gt=0.0, description="a training asked to stop ends its step and saves within this time, or is ended without"
+    )
     experiment: str = Field(min_length=1, description="name of the MLflow experiment")
     arms: Mapping[ArmName, ArmRuntime] = Field(default={}, description="what differs for single models")
 

@@ -13,7 +13,7 @@ import torch
 
 from components.config.problems import StudyError
 from components.training.step import TrainState
-from components.training.workers import rank_and_workers, sum_over_workers
+from components.training.workers import sum_over_workers
 
 STOP = "stop"
 NO_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc")
@@ -27,12 +27,12 @@ class OutOfMemoryError(StudyError):
     """A step needs more memory than the device has."""
 
 
-def is_stop_asked(run_dir: Path, device: torch.device) -> bool:
-    """Does the file `stop` exist? All workers get the same answer, so that all stop after the same step."""
-    here = (run_dir / STOP).exists()
-    if rank_and_workers()[1] == 1:
-        return here  # nothing waits for the device
-    asked = torch.tensor(float(here), device=device)
+def is_stop_asked(run_dir: Path) -> bool:
+    """Does the file `stop` exist? All workers get the same answer, so that all stop after the same step.
+
+    They agree on CPUs (the group of GPU workers has gloo, too): nobody waits for a device.
+    """
+    asked = torch.tensor(float((run_dir / STOP).exists()))
     sum_over_workers([asked])
     return bool(asked)
 

@@ -156,7 +156,7 @@ def _train(
             history.append(history_line(state, objective, losses))
             speed = (state.step - begun) * training.batch_rows * stream.rows.seq_len / (time.perf_counter() - begun_at)
             on_progress(Progress(state.step, training.steps, losses["loss"], speed, begun))
-        stops = is_stop_asked(run.run_dir, device)
+        stops = is_stop_asked(run.run_dir)
         if state.step % runtime.checkpoint_every_steps == 0 or last or stops:
             read_all(unread)  # never keeps a step that was not finite
             known = (first + resume.step, resume.stream_fingerprint) if resume.step else (0, "")

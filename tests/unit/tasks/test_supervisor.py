@@ -24,7 +24,7 @@ def is_alive(pid: int) -> bool:
     return text[text.rindex(")") + 2] != "Z"
 
 
-def wait_until(condition, seconds: float = 20.0) -> bool:
+def wait_until(condition, seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():
@@ -59,7 +59,7 @@ def test_signal_ends_command_and_detached_grandchild(number: int, tmp_path: Path
     supervised = subprocess.Popen([*SUPERVISOR, "sh", "-c", f"setsid sleep 60 & echo $! > '{pid_file}'; wait"])
     grandchild = read_pid(pid_file)
     supervised.send_signal(number)
-    assert supervised.wait(timeout=20) == 128 + signal.SIGTERM
+    assert supervised.wait(timeout=120) == 128 + signal.SIGTERM
     assert wait_until(lambda: not is_alive(grandchild))
 
 
@@ -84,15 +84,24 @@ subprocess.run({SUPERVISOR!r} + ["sh", "-c", "setsid sleep 60 & echo $! > '{pid_
 
 
 def test_deaf_command_is_killed_after_the_grace_time(tmp_path: Path) -> None:
-    code = (
-        "import tasks.supervisor as s, sys; s.GRACE_SECONDS = 0.3; sys.exit(s.supervise(sys.argv[1:], __import__('os').getppid()))"
-    )
     pid_file = tmp_path / "pid"
     deaf = f"trap '' TERM; echo $$ > '{pid_file}'; while :; do sleep 0.1; done"
-    supervised = subprocess.Popen([sys.executable, "-c", code, "sh", "-c", deaf])
+    supervised = subprocess.Popen([*SUPERVISOR[:-1], "--grace", "0.3", "--", "sh", "-c", deaf])
     pid = read_pid(pid_file)
     supervised.terminate()
-    assert supervised.wait(timeout=20) == 128 + signal.SIGKILL
+    assert supervised.wait(timeout=120) == 128 + signal.SIGKILL
+    assert not is_alive(pid)
+
+
+def test_a_second_signal_reaches_the_command_and_ends_the_wait(tmp_path: Path) -> None:
+    pid_file, once = tmp_path / "pid", tmp_path / "once"
+    gentle = f"trap 'test -e {once} && exit 9; touch {once}' TERM; echo $$ > '{pid_file}'; while :; do sleep 0.1; done"
+    supervised = subprocess.Popen([*SUPERVISOR[:-1], "--grace", "3600", "--", "sh", "-c", gentle])
+    pid = read_pid(pid_file)
+    supervised.terminate()
+    assert wait_until(once.exists)
+    supervised.terminate()
+    assert supervised.wait(timeout=120) == 9
     assert not is_alive(pid)
 
 
@@ -113,8 +122,29 @@ except RuntimeError as error:
     assert done.stdout.splitlines() == ["up", str(128 + signal.SIGTERM), "stopping: no new process is started"]
 
 
+def test_stop_supervised_that_is_interrupted_hurries_them_on() -> None:
+    code = """
+import os, signal, threading
+from tasks.supervisor import start_supervised, stop_supervised
+signal.signal(signal.SIGINT, signal.default_int_handler)
+script = "trap 'test $asked && exit 9; asked=1; echo asked' TERM; echo up; while :; do sleep 0.1; done"
+process = start_supervised(["sh", "-c", script], grace_seconds=3600)
+process.stdout.readline()
+def interrupt():
+    process.stdout.readline()
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    stop_supervised()
+except KeyboardInterrupt:
+    print(process.wait())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "9\n"
+
+
 def test_own_pid_is_not_a_descendant() -> None:
-    child = subprocess.Popen(["sleep", "5"])
+    child = subprocess.Popen(["sleep", "600"])
     found = supervisor._descendants(os.getpid())
     child.kill()
     child.wait()
@@ -131,7 +161,7 @@ def test_command_ends_before_what_it_started_in_sessions_of_its_own(tmp_path: Pa
     pid = read_pid(pid_file)
     time.sleep(0.3)
     supervised.terminate()
-    assert supervised.wait(timeout=20) == 7
+    assert supervised.wait(timeout=120) == 7
     assert seen.exists()
     assert not is_alive(pid)
 
