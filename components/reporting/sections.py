@@ -20,7 +20,8 @@ from components.reporting.load import ArmResults
 from components.reporting.multiples import benchmark_figures, corpora_figures
 from components.reporting.plots import cost_figure, frontier_figures, training_figure
 from components.reporting.schedules import schedule_tables
-from components.reporting.streams import grid_figure, streams_tables
+from components.reporting.streams import streams_tables
+from components.reporting.streams_grid import grid_figure
 from components.reporting.tables import (
     Row,
     Table,

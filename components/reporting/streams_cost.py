@@ -12,6 +12,7 @@ from components.models.stream_sizes import cache_bytes
 from components.reporting import formats
 from components.reporting.analysis import Analysis
 from components.reporting.latency import timing_text
+from components.reporting.layouts import layout_text
 from components.reporting.load import ArmResults
 from components.reporting.tables import Row, Table
 
@@ -19,31 +20,40 @@ CACHE_BYTES_PER_VALUE = 2  # bfloat16
 
 
 def stream_cost_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> Table:
-    """What a token costs with streams, relative to the arm that the expansions come from."""
+    """What a token costs at every n and layout, relative to the arm that the expansions come from, which has the first line."""
     models, results = analysis.results.study.models, {arm.name: arm for arm in analysis.arms}
+    roots = dict.fromkeys(root_of(arm.arm, models).name for arm in expansions)
     rows: list[Row] = []
-    for arm in expansions:
+    for arm in [*(results[name] for name in roots if name in results), *expansions]:
         root = root_of(arm.arm, models)
         plain = results.get(root.name)
         seq_len = analysis.results.study.data.seq_len
         own, base = (cache_bytes(one.model, one.model.n_blocks, seq_len, CACHE_BYTES_PER_VALUE) for one in (arm.arm, root))
+        seeds = arm.cost.seeds if arm.cost else ()
         rows.append(
             (
                 arm.name,
                 str(arm.n_streams),
+                layout_text(arm.arm.model.streams),
                 formats.MISSING if plain is None else f"{arm.full.flops_per_token / plain.full.flops_per_token:.2f}",
+                f"{1e3 * sum(seed.seconds / seed.steps for seed in seeds) / len(seeds):,.0f}" if seeds else formats.MISSING,
                 _ratio(_seconds_per_token(arm), None if plain is None else _seconds_per_token(plain)),
+                formats.bytes_text(max(seed.peak_memory_bytes for seed in seeds)) if seeds else formats.MISSING,
                 formats.count_text(arm.full.parameters),
                 f"{own / seq_len:,.0f}",
                 f"{own / base:.2f}",
             )
         )
-    columns = ("expansion", "n", "forward FLOPs", "training time", "parameters", "KV bytes per token", "KV")
+    columns = (
+        "model", "n", "blocks across streams", "forward FLOPs", "ms per step", "time per token", "peak memory", "parameters",
+        "KV bytes per token", "KV",
+    )  # fmt: skip
     note = (
-        "Forward FLOPs of the full model, training time per token, and KV are multiples of the arm without streams. KV: keys and "
-        "values in bfloat16, at the study's row length. Times of stages that ran side by side are rough."
+        "Forward FLOPs of the full model, training time per token, and KV are multiples of the arm without streams. Times and peak "
+        "memory are those of its training (on a CPU, of the whole process); of stages that ran side by side they are rough, and "
+        "`python -m bench.stream_cost` takes turns. KV: keys and values in bfloat16, at the study's row length."
     )
-    return Table("Cost of streams", columns, tuple(rows), note)
+    return Table("Cost of streams", columns, tuple(rows), note, (0, 2))
 
 
 def decode_share_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> tuple[Table, ...]:

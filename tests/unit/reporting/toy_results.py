@@ -48,6 +48,7 @@ REPAIR = {"kind": "repair", "base": "mlms", "part": "head"}
 
 SMOOTH = [4.2, 4.0, 3.9, 3.85, 3.8, 3.76, 3.73, 3.7, 3.74, 3.55, 3.4, 3.3, 3.28, 3.2, 3.14, 3.1]
 COLLAPSED = [9.0, 7.0, 6.2, 5.8, 5.2, 4.8, 4.3, 3.6, 4.6, 4.3, 3.9, 3.2, 3.7, 3.5, 3.3, 3.05]
+FEWER_NATS = 0.05
 UNTRAINED = [1000.0, 440.0, *[12.0] * 13, 2.95]
 
 
@@ -66,6 +67,7 @@ class ToyArm:
     validation: str = "validation-fingerprint"
     model: Mapping[str, Any] = field(default_factory=dict)
     n_streams: int = 1
+    fewer_streams: Sequence[int] = ()  # scored with these as well, FEWER_NATS worse for each stream less
     step_seconds: float | None = None  # of one block and stream; None has no profile
 
 
@@ -116,14 +118,19 @@ def _write_arm(artifacts: Path, arm: Arm, toy: ToyArm, seeds: Sequence[int], n_d
     generator = np.random.default_rng(len(arm.name))
     n_tokens = np.random.default_rng(0).integers(200, 2000, n_documents)
     n_bytes = 3 * n_tokens
+    counts = (*toy.fewer_streams, toy.n_streams)
     sums, evaluations = [], []
     for seed in seeds:
         own = np.array(toy.nll, dtype=np.float64) + 0.01 * (seed - seeds[0])
         noise = np.random.default_rng(1).normal(0, 0.2, (n_documents, 1)) + generator.normal(0, 0.02, (n_documents, len(own)))
-        sums.append((own + noise) * n_tokens[:, None])
-        with np.errstate(invalid="ignore"):
-            mean = (sums[-1].sum(axis=0) / n_tokens.sum()).tolist()
-        evaluations.append(_seed_evaluation(seed, mean, int(n_tokens.sum()), int(n_bytes.sum()), toy.n_streams))
+        cells = []
+        for n in counts:
+            sums.append((own + FEWER_NATS * (toy.n_streams - n) + noise) * n_tokens[:, None])
+            with np.errstate(invalid="ignore"):
+                mean = (sums[-1].sum(axis=0) / n_tokens.sum()).tolist()
+            cells.append(_seed_evaluation(seed, mean, int(n_tokens.sum()), int(n_bytes.sum()), n))
+        scores = tuple(score for cell in cells for score in cell.depths)
+        evaluations.append(cells[-1].model_copy(update={"depths": scores}))
     validation = ValidationSet(
         fingerprint=toy.validation, n_documents=n_documents, n_tokens=int(n_tokens.sum()), n_bytes=int(n_bytes.sum())
     )
@@ -141,7 +148,7 @@ def _write_arm(artifacts: Path, arm: Arm, toy: ToyArm, seeds: Sequence[int], n_d
     if toy.has_evaluation:
         write_record(evaluation, artifacts / "evaluation" / f"{arm.name}.json")
     if toy.has_evaluation and toy.has_documents:
-        _write_documents(artifacts / "evaluation" / f"{arm.name}.documents.parquet", seeds, toy.n_streams, n_tokens, n_bytes, sums)
+        _write_documents(artifacts / "evaluation" / f"{arm.name}.documents.parquet", seeds, counts, n_tokens, n_bytes, sums)
     if toy.has_cost:
         costs = tuple(_seed_cost(seed, toy.hours) for seed in seeds)
         write_record(ArmCost(version=1, arm=arm.name, seeds=costs), artifacts / "cost" / f"{arm.name}.json")
@@ -173,16 +180,18 @@ def _seed_evaluation(seed: int, mean: list[float], n_tokens: int, n_bytes: int, 
     return SeedEvaluation(seed=seed, depths=tuple(scores), aulb_nats=aulb(values), aulb_clipped_nats=aulb_clipped(values, VOCAB))
 
 
-def _write_documents(path: Path, seeds: Sequence[int], n_streams: int, n_tokens: Any, n_bytes: Any, sums: Sequence[Any]) -> None:
+def _write_documents(
+    path: Path, seeds: Sequence[int], counts: Sequence[int], n_tokens: Any, n_bytes: Any, sums: Sequence[Any]
+) -> None:
     n_documents, n_depths = sums[0].shape
     nll = pa.FixedSizeListArray.from_arrays(pa.array(np.concatenate(sums).ravel()), n_depths)
     table = pa.table(
         {
-            "seed": np.repeat(np.array(seeds, dtype=np.int64), n_documents),
-            "document": np.tile(np.arange(n_documents), len(seeds)),
-            "n_tokens": np.tile(n_tokens, len(seeds)),
-            "n_bytes": np.tile(n_bytes, len(seeds)),
-            "n_streams": np.full(len(seeds) * len(n_bytes), n_streams),
+            "seed": np.repeat(np.array(seeds, dtype=np.int64), n_documents * len(counts)),
+            "document": np.tile(np.arange(n_documents), len(sums)),
+            "n_tokens": np.tile(n_tokens, len(sums)),
+            "n_bytes": np.tile(n_bytes, len(sums)),
+            "n_streams": np.tile(np.repeat(np.array(counts, dtype=np.int64), n_documents), len(seeds)),
             "nll_nats": nll,
         }
     )
