@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from components.config.model import LinearRope, Llama3Rope, Model, RopeScaling, Segment
+from components.config.model import LinearRope, Llama3Rope, Model, Segment
 from components.config.problems import CheckpointError, Problem
+from components.config.validation import validate
 
 CONFIG_FILE = "config.json"
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -29,6 +30,7 @@ REQUIRED = (
     "rms_norm_eps",
     "max_position_embeddings",
 )
+COUNTS = (*(key for key in REQUIRED if key != "rms_norm_eps"), "num_key_value_heads", "head_dim")
 # What must stand there, if the key does, for the blocks of this project to compute the same.
 FIXED: Mapping[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
@@ -41,6 +43,18 @@ FIXED: Mapping[str, tuple[object, ...]] = {
     "quantization_config": (None,),
 }
 LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+# Where `config.json` has what the section `model` calls otherwise.
+THEIR_KEYS = {
+    "segments.0.n_blocks": "num_hidden_layers",
+    "segments.0.d_model": "hidden_size",
+    "segments.0.n_heads": "num_attention_heads",
+    "segments.0.n_kv_heads": "num_key_value_heads",
+    "segments.0.d_inner": "intermediate_size",
+    "tied_embeddings": "tie_word_embeddings",
+    "norm_eps": "rms_norm_eps",
+    "init_std": "initializer_range",
+    "rope_scaling.original_context": "rope_parameters.original_max_position_embeddings",
+}
 
 
 @dataclass(frozen=True)
@@ -50,13 +64,11 @@ class CheckpointShape:
     Attributes:
         model: shape of the blocks; `init_std`, `junction_norm` and `document_attention` are not the checkpoint's affair.
         max_tokens: longest sequence it is made for.
-        special_ids: its ids of special tokens, to be written back.
     """
 
     model: Model
     vocab_size: int
     max_tokens: int
-    special_ids: Mapping[str, Any]
 
 
 def read_config(folder: Path) -> CheckpointShape:
@@ -72,16 +84,21 @@ def read_config(folder: Path) -> CheckpointShape:
         raise CheckpointError(f"{path}: no such file; give the folder of a Hugging Face checkpoint") from None
     except ValueError as error:
         raise CheckpointError(f"{path}: not JSON ({error}); fetch the checkpoint again") from None
-    problems = config_problems(raw) if isinstance(raw, dict) else [Problem("", None, "must be a mapping", "fetch it again")]
-    if problems:
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); fetch the checkpoint again") from None
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path}: must be a mapping; fetch the checkpoint again")
+    problems = _problems(raw)
+    model = None if problems else _model(raw, problems)
+    if model is None:
         raise CheckpointError("\n".join(f"{path}: {problem}" for problem in problems))
-    return _shape(raw)
+    return CheckpointShape(model, raw["vocab_size"], raw["max_position_embeddings"])
 
 
-def config_problems(raw: Mapping[str, Any]) -> list[Problem]:
-    """Everything in a `config.json` that keeps it from being read."""
+def _problems(raw: Mapping[str, Any]) -> list[Problem]:
+    """What keeps a `config.json` from being read as a shape at all."""
     kind = raw.get("model_type")
-    if kind not in ARCHITECTURES:
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
         rule = f"must be one of {', '.join(ARCHITECTURES)}"
         return [Problem("model_type", kind, rule, "only Llama-style (SmolLM2 is one) and Qwen3 dense models are imported")]
     problems = [
@@ -89,31 +106,42 @@ def config_problems(raw: Mapping[str, Any]) -> list[Problem]:
         for key in REQUIRED
         if key not in raw
     ]
+    for key in COUNTS:
+        value = raw.get(key, 1)
+        if not (type(value) is int and value >= 1) and not (value is None and key not in REQUIRED):
+            problems.append(Problem(key, value, "must be a whole number of at least 1", "fetch the checkpoint again"))
     for key, allowed in FIXED.items():
         if key in raw and raw[key] is not None and raw[key] not in allowed:
             problems.append(
                 Problem(key, raw[key], f"must be {allowed[0]!r}", "choose another checkpoint: this one computes otherwise")
             )
-    if any(layer != "full_attention" for layer in raw.get("layer_types") or ()):
-        problems.append(
-            Problem("layer_types", "sliding_attention", "must be full_attention in every layer", "choose another checkpoint")
-        )
+    layers = raw.get("layer_types") or []
+    if not isinstance(layers, list) or any(layer != "full_attention" for layer in layers):
+        problems.append(Problem("layer_types", layers, "must be full_attention in every layer", "choose another checkpoint"))
+    return problems + _rope_problems(raw)
+
+
+def _rope_problems(raw: Mapping[str, Any]) -> list[Problem]:
+    found = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
+        remedy = "choose a checkpoint with the same rotary positions in every layer"
+        return [Problem("rope_parameters", found, "must be one mapping of keys to values", remedy)]
     rope = _rope(raw)
-    if rope["rope_type"] not in ("default", "linear", "llama3"):
+    needed = {"default": (), "linear": ("factor",), "llama3": LLAMA3_KEYS}
+    if str(rope["rope_type"]) not in needed:
         remedy = "choose a checkpoint, or a context length, without it"
-        problems.append(Problem("rope_parameters.rope_type", rope["rope_type"], "must be default, linear or llama3", remedy))
-    needed = {"linear": ("factor",), "llama3": LLAMA3_KEYS}.get(rope["rope_type"], ())
-    problems += [
-        Problem(f"rope_parameters.{key}", None, "missing key", "see transformers' rope") for key in needed if key not in rope
-    ]
-    return problems
+        return [Problem("rope_parameters.rope_type", rope["rope_type"], "must be default, linear or llama3", remedy)]
+    missing = [key for key in needed[rope["rope_type"]] if key not in rope]
+    return [Problem(f"rope_parameters.{key}", None, "missing key", "see transformers' rope") for key in missing]
 
 
 def model_differences(declared: Model, found: Model) -> list[Problem]:
     """Where the shape that the parameter file declares is not that of the checkpoint."""
     stated, actual = _comparable(declared), _comparable(found)
     return [
-        Problem(key, stated[key], f"the checkpoint has {actual[key]!r}", f"write {actual[key]!r}")
+        Problem(
+            key, stated[key], f"the checkpoint has {actual[key]!r}", f"write {'null' if actual[key] is None else repr(actual[key])}"
+        )
         for key in stated
         if stated[key] != actual[key]
     ]
@@ -161,32 +189,35 @@ def config_of(model: Model, vocab_size: int, max_tokens: int, dtype: str) -> dic
     }
 
 
-def _shape(raw: Mapping[str, Any]) -> CheckpointShape:
-    n_heads, d_model = int(raw["num_attention_heads"]), int(raw["hidden_size"])
+def _model(raw: Mapping[str, Any], problems: list[Problem]) -> Model | None:
+    """The shape, by the rules of the section `model`; None, with `problems` extended, when it breaks one."""
+    n_heads, d_model, rope = raw["num_attention_heads"], raw["hidden_size"], _rope(raw)
     default_head_dim = 128 if raw["model_type"] == "qwen3" else d_model // n_heads
-    rope = _rope(raw)
-    model = Model(
-        segments=(
-            Segment(
-                n_blocks=int(raw["num_hidden_layers"]),
-                d_model=d_model,
-                n_heads=n_heads,
-                n_kv_heads=int(raw.get("num_key_value_heads") or n_heads),
-                d_inner=int(raw["intermediate_size"]),
-            ),
-        ),
-        head_dim=int(raw.get("head_dim") or default_head_dim),
-        qk_norm=raw["model_type"] == "qwen3",
-        tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        junction_norm=False,
-        rope_theta=float(rope["rope_theta"]),
-        rope_scaling=_scaling(rope),
-        norm_eps=float(raw["rms_norm_eps"]),
-        init_std=float(raw.get("initializer_range") or 0.02),
-        document_attention="leak",
-    )
-    ids = {key: raw[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in raw}
-    return CheckpointShape(model, int(raw["vocab_size"]), int(raw["max_position_embeddings"]), ids)
+    segment = {
+        "n_blocks": raw["num_hidden_layers"],
+        "d_model": d_model,
+        "n_heads": n_heads,
+        "n_kv_heads": raw.get("num_key_value_heads") or n_heads,
+        "d_inner": raw["intermediate_size"],
+    }
+    shape = {
+        "segments": (segment,),
+        "head_dim": raw.get("head_dim") or default_head_dim,
+        "qk_norm": raw["model_type"] == "qwen3",
+        "tied_embeddings": raw.get("tie_word_embeddings") or False,
+        "junction_norm": False,
+        "rope_theta": rope["rope_theta"],
+        "rope_scaling": _scaling(rope),
+        "norm_eps": raw["rms_norm_eps"],
+        "init_std": raw.get("initializer_range") or 0.02,
+        "document_attention": "leak",
+    }
+    broken: list[Problem] = []
+    model = validate(Model, shape, "", broken)
+    for problem in broken:
+        key = THEIR_KEYS.get(problem.key, problem.key.replace("rope_scaling.", "rope_parameters."))
+        problems.append(replace(problem, key=key, remedy="fetch the checkpoint again, or choose another"))
+    return model
 
 
 def _rope(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,14 +228,18 @@ def _rope(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "rope_type": kind, "rope_theta": theta}
 
 
-def _scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
+def _scaling(rope: Mapping[str, Any]) -> dict[str, Any] | None:
     if rope["rope_type"] == "linear":
-        return LinearRope(kind="linear", factor=float(rope["factor"]))
+        return {"kind": "linear", "factor": rope["factor"]}
     if rope["rope_type"] == "llama3":
         factor, low, high, context = (rope[key] for key in LLAMA3_KEYS)
-        return Llama3Rope(
-            kind="llama3", factor=float(factor), low_freq_factor=float(low), high_freq_factor=float(high), original_context=context
-        )
+        return {
+            "kind": "llama3",
+            "factor": factor,
+            "low_freq_factor": low,
+            "high_freq_factor": high,
+            "original_context": context,
+        }
     return None
 
 
@@ -222,6 +257,7 @@ def _comparable(model: Model) -> dict[str, Any]:
         "qk_norm": shape.qk_norm,
         "tied_embeddings": model.tied_embeddings,
         "rope_theta": model.rope_theta,
-        "rope_scaling": None if model.rope_scaling is None else model.rope_scaling.model_dump(),
+        "rope_scaling": model.rope_scaling and model.rope_scaling.model_dump(),
         "norm_eps": model.norm_eps,
+        "experts": model.experts and model.experts.model_dump(),
     }
