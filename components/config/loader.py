@@ -104,19 +104,30 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: no such file, not YAML, or not a mapping.
     """
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
         raw = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; run from the repository's root, or `make scale SCALE=quick`") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); name a parameter file") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text ({error}); save it as UTF-8") from None
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        raise ConfigError(
+            f"{path}: not valid YAML: {place}{str(error.problem).removeprefix('but ')}; correct it there or just before"
+        ) from None
     except YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: must be a mapping of sections; start from scales/quick.yaml")
-    plain: dict[str, Any] = _plain(raw)
+    try:
+        plain: dict[str, Any] = _plain(raw)
+    except RecursionError:
+        raise ConfigError(f"{path}: an alias (`*name`) stands inside what it names; write the values out") from None
     return plain
 
 

@@ -91,19 +91,31 @@ def test_all_mistakes_are_listed_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("a: [", "not valid YAML"), ("- 1", "mapping"), ("seed: 1\nseed: 2", "not valid YAML"), ("\xff", "")],
+    [
+        ("a: [", "not valid YAML: line 1, column 5: expected the node content"),
+        ("", "mapping"),
+        ("- 1", "mapping"),
+        ("seed: 1\nseed: 2", 'not valid YAML: line 2, column 1: found duplicate key "seed"'),
+        ("\xff", "not UTF-8 text"),
+        ("a: 1\n---\nb: 2", "line 2, column 1: found another document"),
+        ("a: &a {b: *a}", "an alias"),
+        ("a: &a [*a]", "an alias"),
+    ],
 )
 def test_a_file_that_is_no_parameter_file_is_a_clean_error(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "params.yaml"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match=re.escape(str(path))) as caught:
         load_study(path)
-    assert says in str(caught.value)
+    (line,) = str(caught.value).splitlines()
+    assert says in line
 
 
 def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="make scale"):
         load_study(tmp_path / "params.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_study(tmp_path)
 
 
 def test_an_unknown_arm_names_the_others() -> None:
