@@ -71,7 +71,7 @@ def _autocast(hidden_ND: Tensor) -> Tensor:
 
 
 class _ChunkedNll(torch.autograd.Function):
-    """Works out both gradients chunk by chunk during the forward pass, where the logits are at hand."""
+    """Works out the gradients chunk by chunk during the forward pass, where the logits are at hand; a frozen head has none."""
 
     @staticmethod
     def forward(
@@ -84,7 +84,8 @@ class _ChunkedNll(torch.autograd.Function):
         weight: float,
     ) -> Tensor:
         head = head_VD.to(hidden_ND.dtype)
-        grad_hidden, grad_head = torch.empty_like(hidden_ND), torch.zeros_like(head_VD)
+        grad_hidden = torch.empty_like(hidden_ND)
+        grad_head = torch.zeros_like(head_VD) if ctx.needs_input_grad[1] else None
         total = torch.zeros((), dtype=torch.promote_types(hidden_ND.dtype, torch.float32), device=hidden_ND.device)
         chunk = max(1, min(OWN_CHUNK_TOKENS, OWN_CHUNK_LOGITS // len(head_VD)))
         for start in range(0, len(labels_N), chunk):
@@ -104,11 +105,13 @@ class _ChunkedNll(torch.autograd.Function):
                 grad_logits -= target
             grad_logits = grad_logits.mul_(counts).to(hidden.dtype)
             torch.mm(grad_logits, head, out=grad_hidden[part])
-            grad_head += (grad_logits.T @ hidden).to(grad_head.dtype)
+            if grad_head is not None:
+                grad_head += (grad_logits.T @ hidden).to(grad_head.dtype)
         ctx.save_for_backward(grad_hidden, grad_head)
         return total
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         grad_hidden, grad_head = ctx.saved_tensors
-        return grad_hidden * grads[0].to(grad_hidden.dtype), grad_head * grads[0], None, None, None, None
+        of_head = None if grad_head is None else grad_head * grads[0]
+        return grad_hidden * grads[0].to(grad_hidden.dtype), of_head, None, None, None, None

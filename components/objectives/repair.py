@@ -111,7 +111,7 @@ class Objective(base.Objective):
         own = {
             "norm": 0,
             "head": 0,
-            "affine": sum(3 * 2 * shape.d_model**2 for shape in shapes),
+            "affine": sum(2 * 2 * shape.d_model**2 for shape in shapes),  # its input is the frozen trunk's: no gradient there
             "block": sum(3 * block_flops(shape, seq_len) for shape in shapes),
         }
         return trunk_flops(model, max(depths), seq_len) + readouts + own[self._settings.part]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from components.config.schema import Model, ObjectiveSettings, Share
-from components.models.sizes import head_flops, prefix_flops
+from components.models.sizes import head_flops, prefix_flops, trunk_flops
 from components.objectives import base
 from components.objectives.samplers import AnySampler, DepthDraw
 
@@ -95,9 +95,10 @@ class Objective(base.Objective):
         )
 
     def _anchor_flops(self, seq_len: int) -> int:
-        """The anchor's forward and backward; without an anchor, the forward pass a teacher needs."""
-        passes = 3 if self._settings.anchor_weight > 0 else 1 if self._settings.distill_weight > 0 else 0
-        return passes * prefix_flops(self.model, self.vocab_size, self.model.n_blocks, seq_len)
+        """The anchor's forward and backward; without an anchor, the trunk's forward that a teacher needs."""
+        if self._settings.anchor_weight > 0:
+            return 3 * prefix_flops(self.model, self.vocab_size, self.model.n_blocks, seq_len)
+        return trunk_flops(self.model, self.model.n_blocks, seq_len) if self._settings.distill_weight > 0 else 0
 
     def _prefix_flops(self, depth: int, seq_len: int) -> int:
         teaching = self._settings.distill_weight > 0 and depth < self.model.n_blocks

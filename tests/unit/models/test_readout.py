@@ -76,3 +76,16 @@ def test_under_autocast_the_head_multiplies_in_bfloat16_and_sums_in_float32(dist
     for left, right in zip(ours, plain, strict=True):
         assert left.dtype == torch.float32
         assert float((left - right).norm() / right.norm()) < 0.01  # logit gradients rounded to bfloat16: 2^-9 each
+
+
+@pytest.mark.parametrize("distill", [False, True])
+def test_a_frozen_head_gets_no_gradient_and_the_hidden_states_theirs(distill: bool) -> None:
+    found = []
+    for is_trained in (True, False):
+        hidden, head, labels = _inputs()
+        head.requires_grad_(is_trained)
+        loss = distilled_nll_sum(hidden, head, labels, hidden, head, 0.3) if distill else nll_sum(hidden, head, labels)
+        loss.backward()
+        assert (head.grad is not None) == is_trained
+        found.append(hidden.grad)
+    assert torch.equal(*found)

@@ -1,16 +1,69 @@
-"""FLOPs of a step: expectation against the mean of the steps, and the paper's ratios."""
+"""FLOPs of a step: against what its passes really multiply, expectation against the mean of the steps, and the paper's ratios."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from components.config.loader import load_study, resolve_arm
+from components.config.schema import Arm
+from components.models.cascade import Cascade
+from components.models.repaired import Repaired
 from components.objectives.base import Objective, build_objective
-from tests.toys import ROOT, telescopic, toy_objective
+from components.objectives.repair import repair_settings
+from tests.toys import ROOT, VOCAB, telescopic, toy_arm, toy_objective, toy_token_batch, toy_training
 
 MLMS = {"kind": "fixed_exits", "distill_weight": 0.0}
+
+
+def _multiplied(objective: Objective, model: Cascade, step: int) -> float:
+    """FLOPs per token of the matrix products of one forward and backward, counted by PyTorch; it does not see attention's."""
+    batch = toy_token_batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16), FlopCounterMode(display=False) as counter:  # so that heads are plain products
+        objective.backward(model, batch, step)
+    return counter.get_total_flops() / batch.tokens_BT.numel()
+
+
+def _without_attention(objective: Objective, step: int) -> int:
+    """The formula's FLOPs, less those that grow with the context: attention's are in proportion to its length and one."""
+    return 2 * objective.step_flops(step, 1) - objective.step_flops(step, 3)
+
+
+@pytest.mark.parametrize("step", [0, 1, 4])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        telescopic("uniform"),
+        telescopic("uniform", anchor_weight=0.0),
+        telescopic("uniform", distill_weight=0.3),
+        telescopic("uniform", anchor_weight=0.0, distill_weight=0.3),
+        telescopic("sandwich"),
+        *({**MLMS, "backward": backward} for backward in ("joint", "per_exit", "separate")),
+        {"kind": "fixed_exits", "distill_weight": 0.3, "backward": "per_exit"},
+        {"kind": "twin", "exit": 2},
+        {"kind": "layerdrop", "drop_probability": 0.4},
+    ],
+)
+def test_a_step_multiplies_as_much_as_its_formula_says(settings: dict[str, Any], step: int) -> None:
+    objective = toy_objective(settings)
+    model = objective.new_model()
+    model.init_weights(0)
+    assert _multiplied(objective, model, step) == _without_attention(objective, step)
+
+
+@pytest.mark.parametrize("part", ["norm", "affine", "head", "block"])
+def test_a_repair_multiplies_as_much_as_its_formula_says(part: str) -> None:
+    base = toy_arm({**MLMS, "backward": "joint"})
+    settings = repair_settings(base, "base", part)  # type: ignore[arg-type]
+    objective = build_objective(Arm(name="r", base="base", model=base.model, training=toy_training(), objective=settings), VOCAB, 0)
+    model = objective.new_model()
+    assert isinstance(model, Repaired)
+    model.init_weights(0)
+    model.freeze_trunk()
+    assert _multiplied(objective, model, 0) == _without_attention(objective, 0)
 
 
 @pytest.mark.parametrize(

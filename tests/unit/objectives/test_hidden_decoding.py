@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from components.config.problems import CheckpointError, Problem
-from components.config.schema import Arm
+from components.config.schema import Arm, Model
 from components.models.sizes import head_flops, prefix_flops
+from components.models.stream_sizes import block_rows, visible_keys
 from components.models.streams import StreamedCascade
 from components.objectives.base import build_objective
 from components.objectives.hidden_decoding import Objective, Settings, never_separate
@@ -106,6 +107,33 @@ def test_flops_are_those_of_prefix_and_anchor_at_n_streams(supervision: str) -> 
     assert [objective.step_flops(step, 32) for step in range(20)] == [per_n[objective.streams_at(step)] for step in range(20)]
     assert objective.expected_flops(32) == pytest.approx(sum(per_n.values()) / 3)
     assert head_flops(objective.model, VOCAB, 3) == (4 if supervision == "all" else 1) * 2 * 24 * VOCAB
+
+
+@pytest.mark.parametrize("streams", [{}, {"supervision": "all"}, {"supervision": "sum"}, {"kv": "shared"}, {"sampled": (1, 2, 4)}])
+def test_a_step_multiplies_as_much_as_its_formula_says(streams: dict[str, Any]) -> None:
+    """Matrix products of prefix and anchor, counted by PyTorch: 3 x forward, and heads for the rows that predict alone."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    objective = _objective(_fixed(3), n_streams=4, **streams)
+    model, batch = objective.new_model(), toy_token_batch()
+    model.init_weights(0)
+    for step in range(3):
+        shape = objective.model.running(objective.streams_at(step))
+        with torch.autocast("cpu", dtype=torch.bfloat16), FlopCounterMode(display=False) as counter:  # heads are plain products
+            objective.backward(model, batch, step)
+        attention = sum(_attention_flops(shape, depth, 12) for depth in (3, 5))
+        assert counter.get_total_flops() / batch.tokens_BT.numel() == objective.step_flops(step, 12) - 3 * attention
+
+
+def _attention_flops(shape: Model, deepest: int, length: int) -> int:
+    """Scores and mixing of a forward pass, per token."""
+    streams, flops = shape.streams, 0
+    assert streams is not None
+    for block in range(1, deepest + 1):
+        asking = block_rows(streams, block, deepest).asking
+        keys = visible_keys(streams.layers[block - 1], streams.n_streams, asking, length, streams.local)
+        flops += 4 * shape.blocks[block - 1].d_queries * keys // length
+    return flops
 
 
 def test_streams_from_one_table_stay_equal_through_one_logical_cross_block() -> None:
