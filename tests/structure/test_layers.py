@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from components.config.loader import load_study
+
 # Each tool has its adapters; nobody else touches it. Flows are Prefect's own place.
 ADAPTERS = {
     "ray": {"tasks/ray_train.py"},
@@ -85,6 +87,19 @@ def test_commands_start_without_the_heavy_libraries(repository: Path, module: st
     code = f"import sys, tasks.{module}; print(*sorted({{'torch', 'ray', 'mlflow', 'prefect', 'datasets'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_no_code_knows_a_model_by_its_name(repository: Path) -> None:
+    """What a model is follows from its settings. One kind of objective is called as an arm of it is."""
+    names = {name for path in (repository / "scales").glob("*.yaml") for name in load_study(path).models}
+    known = [
+        f"{path}:{node.lineno} {node.value}"
+        for path, tree in sources(repository)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and node.value in names and path != f"components/objectives/{node.value}.py"
+    ]
+    assert {"tlm-uniform", "hd-n2", "repair-head"} <= names
+    assert known == []
 
 
 def test_nothing_is_compiled(repository: Path) -> None:

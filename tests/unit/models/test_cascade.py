@@ -64,6 +64,19 @@ def test_matched_norm_is_the_reference_norm_of_another_width() -> None:
     torch.testing.assert_close(matched / matched.norm(dim=-1, keepdim=True), stream / stream.norm(dim=-1, keepdim=True))
 
 
+def test_rotary_angles_are_float32_whatever_is_computed_in() -> None:
+    """In bfloat16 neighbours past position 256 would stand at one place."""
+    model = toy_cascade(dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rotary = model.rotary(2048, torch.device("cpu"))
+    pairs = torch.arange(0, 8, 2, dtype=torch.float64)
+    exact = torch.arange(2048, dtype=torch.float64)[:, None] * 10000.0 ** (-pairs / 8)
+    assert rotary.cos.dtype == rotary.sin.dtype == torch.float32
+    # angles up to 2,048 have 24 bits
+    torch.testing.assert_close(rotary.cos[:, 0, 0].double(), exact.cos(), atol=2e-4, rtol=0)
+    torch.testing.assert_close(rotary.sin[:, 0, 0].double(), exact.sin(), atol=2e-4, rtol=0)
+
+
 def test_initialisation_depends_on_the_seed_alone() -> None:
     first, again, other = toy_cascade(3).state_dict(), toy_cascade(3).state_dict(), toy_cascade(4).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)

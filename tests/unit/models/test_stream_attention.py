@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from components.models.cascade import document_mask
 from components.models.stream_attention import CHUNK_ROWS, Window, cross_attention, intra_attention
+from tests.toys import toy_tokens
 from tests.unit.models.stream_reference import plain_attention, visible_rows
 
 # float64, sums of at most a thousand products
@@ -64,6 +68,26 @@ def test_documents_split_both_kinds() -> None:
     local = plain_attention(q, k, v, visible_rows("cross_local", n, length, (9, "rows")) & same)
     found = cross_attention(q, k, v, range(n * length), Window(9, 1), of_rows)
     torch.testing.assert_close(found, local, atol=TOLERANCE, rtol=0)
+
+
+def test_no_mask_is_made_within_streams_or_of_all_rows_by_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What PyTorch's attention is given: batches of single streams, whole rows without a mask, chunks of the last stream's rows."""
+    from tests.unit.models.test_streams import toy_streamed
+
+    calls, attention = list[tuple[int, int, int | None]](), F.scaled_dot_product_attention
+
+    def noting(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+        assert options.get("is_causal", False) == (attn_mask is None)
+        calls.append((len(q), q.shape[2], None if attn_mask is None else attn_mask.numel()))
+        return attention(q, k, v, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", noting)
+    model, length = toy_streamed(n_streams=4, layers=("intra", "cross_full", "intra", "intra", "cross_full")), 200
+    model(toy_tokens(2, length), 5)
+    whole, last = calls[:4], calls[4:]
+    assert whole == [(8, length, None), (2, 4 * length, None), (8, length, None), (8, length, None)]
+    assert [rows for _, rows, _ in last] == [CHUNK_ROWS, length - CHUNK_ROWS]
+    assert [mask for _, _, mask in last] == [CHUNK_ROWS * 4 * CHUNK_ROWS, (length - CHUNK_ROWS) * 4 * length]
 
 
 def test_a_window_costs_in_proportion_to_the_length() -> None:

@@ -71,6 +71,24 @@ def test_gradient_is_that_of_prefix_and_anchor_at_n_streams(supervision: str, de
     assert float(sums["loss"]) * batch.scale == pytest.approx(float(loss), rel=1e-12)
 
 
+@pytest.mark.parametrize("backward", ["joint", "per_exit", "separate"])
+def test_a_suite_keeps_its_exits_and_its_teacher_at_n_streams(backward: str) -> None:
+    """However it is walked: separate passes leave out streams that a shared one still needs deeper down."""
+    model, batch = toy_streamed(), toy_token_batch((12, 5, 9))
+    logp = {k: torch.log_softmax(model(batch.tokens_BT, k), -1) for k in (2, 4, 5)}
+    counts = batch.labels_BT != -100
+    loss = F.nll_loss(logp[5][counts], batch.labels_BT[counts])
+    for k in (2, 4):
+        soft = -(logp[5].detach().exp() * logp[k]).sum(-1)[counts].mean()
+        loss = loss + 0.7 * F.nll_loss(logp[k][counts], batch.labels_BT[counts]) + 0.3 * soft
+    loss.backward()
+    expected = {name: grad for name, grad in gradients(model).items() if bool(grad.any())}
+    model.zero_grad()
+    _objective({"kind": "fixed_exits", "distill_weight": 0.3, "backward": backward}).backward(model, batch, step=0)
+    found = {name: grad for name, grad in gradients(model).items() if bool(grad.any())}
+    assert largest_difference(found, expected) < TOLERANCE
+
+
 def test_sampled_streams_are_a_function_of_seed_and_step_and_uniform() -> None:
     first, again, other = (_objective(telescopic(), seed, n_streams=4, sampled=(1, 2, 4)) for seed in (0, 0, 1))
     drawn = [first.streams_at(step) for step in range(600)]

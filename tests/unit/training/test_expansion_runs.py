@@ -52,6 +52,10 @@ def test_an_expansion_stopped_and_started_again_ends_with_the_same_files(
     resumed = run_training(stopped, lambda _: None)
     files = [{path.name: path.read_bytes() for path in run.output_dir.iterdir()} for run in (straight, stopped)]
     assert files[0] == files[1]
+    drawn = [json.loads(line)["n_streams"] for line in files[0]["history.jsonl"].splitlines()]
+    objective = build_objective(straight.arm, VOCAB, straight.seed)
+    assert drawn == [objective.streams_at(step) for step in range(10)]
+    assert set(drawn) == set(sampled or (2,))
     assert resumed.stream_fingerprint == cost.stream_fingerprint
 
 
@@ -69,6 +73,30 @@ def test_the_chain_two_four_eight_trains_and_every_model_says_what_it_is(base: T
         assert card.trained_depths == (1, 2, 3, 4, 5)
         lines = [json.loads(line) for line in (run.output_dir / "history.jsonl").read_text().splitlines()]
         assert {line["n_streams"] for line in lines} == {n}
+        rates = [line["lr"] / run.arm.training.lr for line in lines]
+        assert rates[:3] == [0.5, 1.0, 1.0]  # every expansion warms up again
+
+
+@pytest.mark.parametrize(("replication", "sources"), [("cyclic", (0, 1, 0, 1)), ("block", (0, 0, 1, 1))])
+def test_an_expansion_starts_from_the_model_before_it(
+    base: TrainingRun, tmp_path: Path, replication: str, sources: tuple[int, ...]
+) -> None:
+    run_training(two := _run(base, _two(), tmp_path / "two"), lambda _: None)
+    arm = hidden_arm(telescopic(), n_streams=4, layers=LAYERS)
+    settings = arm.objective.model_copy(update={"replication": replication})
+    objective = build_objective(arm.model_copy(update={"objective": settings}), VOCAB, 0)
+    objective.start(model := objective.new_model(), two.output_dir)
+    assert isinstance(model, StreamedCascade)
+    before = load_tensors(two.output_dir / "model.safetensors")
+    old = [before[name] for name in ("embeddings.0.weight", "stream_embeddings.0.0.weight")]
+    assert not torch.equal(*old)
+    tables = [model.embeddings[0].weight, *(own[0].weight for own in model.stream_embeddings)]
+    assert all(torch.equal(table, old[source]) for table, source in zip(tables, sources, strict=True))
+    blocks = {name: tensor for name, tensor in before.items() if name.startswith(("blocks.", "exits."))}
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in blocks.items())
+    kept = objective.moments(two.output_dir)
+    first_copy = {"cyclic": "stream_embeddings.0", "block": "stream_embeddings.1"}[replication]
+    assert {name.rsplit(".", 3)[0] for name in kept if name.startswith("stream")} == {first_copy}
 
 
 def test_the_batches_are_those_that_follow_the_base(base: TrainingRun, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from components.models.files import load_model
 from components.models.repaired import Repaired
 from components.objectives.repair import repair_settings
 from components.training.run import TrainingRun, run_training
-from tests.toys import toy_arm, toy_run, toy_tokens, toy_training
+from tests.toys import telescopic, toy_arm, toy_run, toy_tokens, toy_training
 
 MLMS = {"kind": "fixed_exits", "distill_weight": 0.0, "backward": "joint"}
 
@@ -51,6 +52,27 @@ def test_trunk_and_trained_depths_are_untouched_and_the_others_improve(base: Tra
             assert not torch.equal(repaired(tokens, depth), trained(tokens, depth))
     lines = (run.output_dir / "history.jsonl").read_text().splitlines()
     assert _loss(lines[-1]) < _loss(lines[0])
+
+
+@pytest.mark.parametrize(
+    ("objective", "kept"),
+    [
+        ({"kind": "layerdrop", "drop_probability": 0.2}, (5,)),
+        (telescopic("exitgrid"), (2, 4, 5)),
+        ({"kind": "twin", "exit": 2}, (4,)),
+    ],
+)
+def test_any_trained_arm_can_be_repaired(tmp_path: Path, objective: dict[str, Any], kept: tuple[int, ...]) -> None:
+    base = toy_run(tmp_path / "base", objective)
+    run_training(base, lambda _: None)
+    run = _repair_run(base, "head", tmp_path / "repair")
+    run_training(run, lambda _: None)
+    (trained, _), (repaired, _) = load_model(base.output_dir), load_model(run.output_dir)
+    weights, tokens = repaired.state_dict(), toy_tokens(4, 12)
+    assert all(torch.equal(weights[name], tensor) for name, tensor in trained.state_dict().items())
+    with torch.no_grad():
+        for depth in range(1, trained.n_blocks + 1):
+            assert torch.equal(repaired(tokens, depth), trained(tokens, depth)) == (depth in kept)
 
 
 def _loss(line: str) -> float:
@@ -111,8 +133,6 @@ def test_planned_parameters_are_those_that_the_model_has_and_trains(base: Traini
 
 
 def test_an_arm_that_trains_every_depth_cannot_be_repaired() -> None:
-    from tests.toys import telescopic
-
     arm = toy_arm(telescopic("uniform"))
     (problem,) = repair_settings(arm, "toy", "head").problems(arm.model)
     assert "nothing to repair" in str(Problem(*problem))

@@ -189,6 +189,7 @@ def test_all_objectives_see_the_same_batches_and_keep_their_depth_trace(tmp_path
         lines = [json.loads(line) for line in (run.output_dir / "history.jsonl").read_text().splitlines()]
         assert [line["step"] for line in lines] == list(range(1, 11))
         assert all(line["depths"] for line in lines)
+        assert json.loads((run.output_dir / "depths.json").read_text()) == [line["depths"] for line in lines]
     assert len(fingerprints) == 1
 
 
@@ -269,7 +270,7 @@ def test_the_finished_model_loads_and_says_where_it_came_from(tmp_path: Path) ->
     saved = load_tensors(_newest(run) / "model.safetensors")
     assert all(torch.equal(saved[name], tensor) for name, tensor in model.state_dict().items())
     assert (card.arm, card.steps, card.trained_depths) == ("toy", 10, (1, 2, 3, 4, 5))
-    assert card.stream_fingerprint == cost.stream_fingerprint
+    assert (card.seed, card.data_fingerprint, card.stream_fingerprint) == (0, "toy-40", cost.stream_fingerprint)
     assert cost.tokens == card.steps * card.tokens_per_step == 10 * 4 * 12
     assert cost.unit == "core-hours"
 

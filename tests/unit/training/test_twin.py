@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from components.config.loader import load_study
+from components.config.loader import load_study, resolve_arm
 from components.models.cascade import Cascade
 from components.models.files import load_model, load_tensors
 from components.models.sizes import prefix_parameters
 from components.objectives.twin import Objective
 from components.profiling.plan import plan_study
 from components.training.run import run_training
-from tests.toys import ROOT, VOCAB, toy_objective, toy_run, toy_tokens
+from tests.toys import ROOT, VOCAB, toy_model, toy_objective, toy_run, toy_tokens, toy_training
 
 TWIN = {"kind": "twin", "exit": 3}
 
@@ -54,6 +55,19 @@ def test_loaded_its_own_depth_is_what_was_trained_and_others_know_nothing(tmp_pa
             nll = -model(tokens, depth).log_softmax(-1)
             torch.testing.assert_close(nll, torch.full_like(nll, math.log(VOCAB)))
         assert model(tokens, 5).std() > 0.01
+
+
+def test_a_twin_may_have_any_shape_of_one_segment(tmp_path: Path) -> None:
+    shape = {"segments": ({"n_blocks": 3, "d_model": 40},)}
+    arm = resolve_arm(
+        "twin", {"objective": {"kind": "twin", "exit": 1}, "model": shape}, toy_model(), toy_training(), problems := []
+    )
+    assert arm is not None, problems
+    run = replace(toy_run(tmp_path, TWIN), arm=arm)
+    run_training(run, lambda _: None)
+    model, card = load_model(run.output_dir)
+    assert (model.n_blocks, model.exit_at(3).head.in_features, card.trained_depths) == (3, 40, (3,))
+    assert sum(tensor.numel() for tensor in model.state_dict().values()) == prefix_parameters(arm.model, VOCAB, 3)
 
 
 def test_the_papers_full_twin_has_198_million_parameters() -> None:
