@@ -28,7 +28,8 @@ def stream_cost_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> T
         root = root_of(arm.arm, models)
         plain = results.get(root.name)
         seq_len = analysis.results.study.data.seq_len
-        own, base = (cache_bytes(one.model, one.model.n_blocks, seq_len, CACHE_BYTES_PER_VALUE) for one in (arm.arm, root))
+        served = arm.arm.model.serving(arm.n_streams), root.model
+        own, base = (cache_bytes(model, model.n_blocks, seq_len, CACHE_BYTES_PER_VALUE) for model in served)
         seeds = arm.cost.seeds if arm.cost else ()
         rows.append(
             (

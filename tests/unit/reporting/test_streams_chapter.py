@@ -54,6 +54,11 @@ def _tables(folder: Path, **missing: bool) -> dict[str, Table]:
     return {table.title: table for table in streams_tables(_analysis(folder, **missing))}
 
 
+def _tables_of(arms: dict[str, ToyArm], folder: Path) -> dict[str, Table]:
+    study = make_results(folder, arms)
+    return {table.title: table for table in streams_tables(Analysis(load_results(study, folder / "artifacts")))}
+
+
 def _analysis(folder: Path, **missing: bool) -> Analysis:
     depths = range(1, 17)
     arms = {
@@ -129,6 +134,18 @@ def test_costs_are_relative_to_the_arm_without_streams(tmp_path: Path) -> None:
     assert (base["KV"], two["KV"]) == ("1.00", "2.00")
     assert float(two["KV bytes per token"].replace(",", "")) == 2 * float(base["KV bytes per token"].replace(",", ""))
     assert (two["ms per step"], two["time per token"], two["peak memory"]) == ("360", "1.00", "512.0 MiB")
+
+
+def test_a_cache_is_that_of_serving_where_every_stream_was_trained_to_predict(tmp_path: Path) -> None:
+    """Of the last block, within streams here, only the last stream is kept then."""
+    within = {**TWO["streams"], "layers": [*LAYERS[:15], "intra"]}
+    last, every, total = ({**TWO, "streams": {**within, "supervision": one}} for one in ("last", "all", "sum"))
+    arms = {"tlm-uniform": ToyArm(UNIFORM, SMOOTH)} | {
+        name: ToyArm(one, SMOOTH, n_streams=2) for name, one in (("last", last), ("every", every), ("total", total))
+    }
+    table = {row[0]: row[-1] for row in _tables_of(arms, tmp_path)["Cost of streams"].rows}
+    assert table["last"] == table["every"] == f"{2 - 80 / (8 * 48 + 4 * 64 + 4 * 80):.2f}"
+    assert table["total"] == "2.00"
 
 
 def test_layouts_and_ablations_are_named_by_what_they_do() -> None:
