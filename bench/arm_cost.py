@@ -1,7 +1,7 @@
 """Step time of every arm against its FLOPs, relative to `twin-full`: is each arm as cheap as the theory says?
 
-Every arm takes whole optimizer steps of the same shape on the same batch; the arms take turns, round by round, so that a busy
-machine slows all of them alike. Printed per arm: the FLOP ratio to the twin, the time ratio (median and spread over rounds),
+Every arm and repair takes whole optimizer steps of the same shape on the same batch; they take turns, round by round, so that a
+busy machine slows all of them alike. Printed per arm: the FLOP ratio to the twin, the time ratio (median and spread over rounds),
 and their quotient, which should be at most 1.05. One thread.
 
     python -m bench.arm_cost [--rounds 7] [--width 256]
@@ -22,7 +22,9 @@ from bench.turns import Row, Size, Spread, at_most, quick_study
 from components.config.loader import read_yaml, resolve_arm
 from components.config.schema import Arm, Model, Segment, Study
 from components.data.stream import Batch
+from components.models.repaired import Repaired
 from components.objectives.base import build_objective
+from components.objectives.repair import repair_settings
 from components.training.step import TrainState, train_step
 
 VOCAB, SEQ_LEN, ROWS = 4096, 256, 2
@@ -40,7 +42,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256, help="width of the first segment (default: %(default)s)")
     arguments = parser.parse_args()
     model = _model(arguments.width, 64)
-    costs = measure(model, arguments.rounds, tuple(read_yaml(ALL_ARMS)["arms"]), VOCAB, SEQ_LEN)
+    costs = measure(model, arguments.rounds, tuple(_blocks()), VOCAB, SEQ_LEN)
     widths = [segment.d_model for segment in model.segments]
     print(f"{model.n_blocks} blocks, widths {widths}, vocabulary {VOCAB}, {ROWS} x {SEQ_LEN} tokens a step")
     print(f"{'arm':24}{'FLOP ratio':>12}{'time / FLOP ratio':>20}{'spread':>16}")
@@ -51,7 +53,7 @@ def main() -> None:
 
 def rows(size: Size) -> list[Row]:
     """The dearest arm for its FLOPs, and the three schedules of the suites in time."""
-    names = FEW_ARMS if size != "full" else tuple(read_yaml(ALL_ARMS)["arms"])
+    names = FEW_ARMS if size != "full" else tuple(_blocks())
     rounds, width, head_dim, seq_len = {"smoke": (1, 32, 16, 16), "short": (3, 256, 64, 256), "full": (7, 256, 64, 256)}[size]
     costs = measure(_model(width, head_dim), rounds, names, 64 if size == "smoke" else VOCAB, seq_len)
     worst = max(costs, key=lambda name: costs[name].quotient.median)
@@ -77,7 +79,7 @@ class Cost(NamedTuple):
 def measure(model: Model, rounds: int, names: Sequence[str], vocab: int, seq_len: int) -> dict[str, Cost]:
     """All the arms, and the suite's other schedules, by turns. Arms draw depths: seconds and FLOPs are those of the same steps."""
     torch.set_num_threads(1)
-    study, blocks = quick_study(), {**read_yaml(ALL_ARMS)["arms"], **SCHEDULES}
+    study, blocks = quick_study(), {**_blocks(), **SCHEDULES}
     chosen = {name: blocks[name] for name in (*names, *SCHEDULES)}
     runners = {name: _Runner(_arm(name, block, model, study), vocab, seq_len) for name, block in chosen.items()}
     for runner in runners.values():
@@ -100,6 +102,8 @@ class _Runner:
         self._objective = build_objective(arm, vocab, 0)
         network = self._objective.new_model()
         network.init_weights(0)
+        if isinstance(network, Repaired):
+            network.freeze_trunk()
         self._state = TrainState.fresh(network, arm.training)
         random = np.random.default_rng(0)
         inputs, labels = (random.integers(0, vocab, (ROWS, seq_len)) for _ in range(2))
@@ -122,8 +126,18 @@ def _model(width: int, head_dim: int) -> Model:
     return quick_study().model.model_copy(update={"segments": segments, "head_dim": head_dim})
 
 
+def _blocks() -> dict[str, Any]:
+    """Every arm and repair, as written."""
+    raw = read_yaml(ALL_ARMS)
+    return {**raw["arms"], **raw["repairs"]}
+
+
 def _arm(name: str, block: dict[str, Any], model: Model, study: Study) -> Arm:
     training = study.training.model_copy(update={"steps": 10**6})
+    if "part" in block:
+        base = _arm(block["base"], _blocks()[block["base"]], model, study)
+        settings = repair_settings(base, base.name, block["part"])
+        return Arm(name=name, base=base.name, model=base.model, training=training, objective=settings)
     problems: list[Any] = []
     arm = resolve_arm(name, block, model, training, problems)
     if arm is None:
