@@ -9,6 +9,7 @@ from components.config.schema import Study
 from components.evaluation.telescopic_claims import TWIN
 from components.reporting import formats
 from components.reporting.analysis import Analysis
+from components.reporting.layouts import layout_text
 from components.reporting.tables import Row, Table
 
 FEW_DOCUMENTS = 30
@@ -78,7 +79,6 @@ def open_choices(analysis: Analysis) -> list[str]:
         f"Attention across packed documents: {model.document_attention}.",
         f"Weight decay on the embedding table: {'yes' if study.training.decay_embeddings else 'no'}.",
         "Twins: the cascade's prefix trained alone, unless an arm gives another shape; the paper's twin shapes are not public.",
-        "MLMS backward: the setting `backward` of each arm; the paper's cost ratio fits one shared forward, one backward per exit.",
         "LODA: the paper's formula is not public. Here: best quality among valid depths with at least the demanded throughput, 0 "
         f"past the fastest valid depth; area over a {evaluation.loda_axis} throughput axis, divided by its length, times 100. "
         f"Quality for ppl: 1 − NLL / ln V; valid: NLL < ln V − {evaluation.loda_margin_nats:g} nats. Quality for acc: mean "
@@ -88,9 +88,35 @@ def open_choices(analysis: Analysis) -> list[str]:
         f"{evaluation.bootstrap_resamples:,} resamples, seed {evaluation.bootstrap_seed}, {100 * evaluation.confidence:g}% "
         "expanded percentile intervals.",
     ]
-    kinds = {arm.objective.kind for arm in study.models.values()}
-    stated = [choice for choice in choices if not choice.startswith("MLMS") or "fixed_exits" in kinds]
-    return stated + hidden_decoding_choices(study)
+    return choices + training_choices(study) + hidden_decoding_choices(study)
+
+
+def training_choices(study: Study) -> list[str]:
+    """What this study decided about the objectives that it trains."""
+    settings = [arm.objective.model_dump(mode="json") for arm in study.models.values()]
+    arms = [one.get("inner") or one for one in settings]  # an expansion has the objective of its base, or another
+    kinds, samplers = {arm["kind"] for arm in arms}, {arm["sampler"]["kind"] for arm in arms if "sampler" in arm}
+    choices = [
+        "Schedule: the first step has the peak rate / warm-up steps, the last one the peak rate / cool-down steps; none has 0.",
+    ]
+    if "telescopic" in kinds:
+        choices.append(
+            "TLM: one draw of depth per optimizer step, the same for all workers and micro-steps; prefix and anchor are two passes "
+            "over one micro-batch."
+        )
+    if ours := sorted(samplers & {"roundrobin", "sandwich", "explicit"}):
+        choices.append(f"Samplers that the paper does not have: {formats.join_names(ours)}.")
+    if "fixed_exits" in kinds:
+        choices.append(
+            "MLMS backward: the setting `backward` of each arm; the paper's cost ratio fits one shared forward, one backward an exit."
+        )
+    if any(arm["kind"] == "fixed_exits" and arm["distill_weight"] for arm in arms):
+        choices.append("MLMS distillation: the full exit keeps plain cross-entropy, for its soft term has no gradient.")
+    if "layerdrop" in kinds:
+        choices.append("LayerDrop, a control of ours: blocks are dropped, junctions never; read out raw, or by a repair.")
+    if parts := sorted({arm["part"] for arm in arms if arm["kind"] == "repair"} - {"head"}):
+        choices.append(f"Repairs beside the paper's head: {formats.join_names(parts)}. Each starts as the raw read-out.")
+    return choices
 
 
 def hidden_decoding_choices(study: Study) -> list[str]:
@@ -113,6 +139,11 @@ def hidden_decoding_choices(study: Study) -> list[str]:
         choices.append(
             "Controls: the base trained further without streams in one run, with one warm-up and cool-down, even beside a chain of "
             "expansions that has one of each per expansion. Equal FLOPs are analytic, in the mean over the draws of depth and n."
+        )
+    if streams:
+        layouts = formats.join_names(list(dict.fromkeys(f"{layout_text(one)}, positions {one.rope_rule}" for one in streams)))
+        choices.append(
+            f"Which blocks look across streams, and how positions count there: {layouts}. On a cascade that is our choice."
         )
     if any(one.sampled for one in streams):
         choices.append("Sampled streams: n is drawn uniformly per step; running n of more streams uses the last n tables.")
