@@ -108,7 +108,7 @@ def training_choices(study: Study) -> list[str]:
         choices.append(f"Samplers that the paper does not have: {formats.join_names(ours)}.")
     if "fixed_exits" in kinds:
         choices.append(
-            "MLMS backward: the setting `backward` of each arm; the paper's cost ratio fits one shared forward, one backward an exit."
+            "MLMS backward: the setting `backward` of each arm; the paper's cost fits one shared forward, one backward per exit."
         )
     if any(arm["kind"] == "fixed_exits" and arm["distill_weight"] for arm in arms):
         choices.append("MLMS distillation: the full exit keeps plain cross-entropy, for its soft term has no gradient.")
