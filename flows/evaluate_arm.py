@@ -10,7 +10,11 @@ from flows.running import EVALUATION_STAGES, run_stages
 
 @flow(name="evaluate-arm", flow_run_name="evaluate-{arm}")
 def evaluate_arm(arm: str) -> None:
-    """Evaluates the arm, repair, expansion or control, and runs what that needs, where stale."""
+    """Evaluates one model, and runs what that needs, where stale.
+
+    Args:
+        arm: an arm, backbone, repair, expansion or control of params.yaml.
+    """
     run_stages(arms=[arm], stages=EVALUATION_STAGES)
 
 

@@ -14,7 +14,11 @@ from flows.running import EVALUATION_STAGES, run_stages
 
 @flow(name="expand-arm", flow_run_name="expand-{arm}")
 def expand_arm(arm: str) -> None:
-    """Trains and evaluates every expansion and control that starts from the arm, directly or by way of others, where stale."""
+    """Trains and evaluates every expansion and control that starts from the arm, directly or by way of others, where stale.
+
+    Args:
+        arm: an arm, backbone or expansion of params.yaml that others start from.
+    """
     run_stages(arms=grown_from(load_study(PARAMS), arm), stages=EVALUATION_STAGES)
 
 

@@ -1,4 +1,7 @@
-"""The whole study as one Prefect flow: `python -m flows.full_study` (no server needed).
+"""The whole study as one Prefect flow, no server needed: `python -m flows.full_study`.
+
+Less of it, or another one: `python -m flows.full_study --arms tlm-uniform,twin-full --stages evaluate` or
+`python -m flows.full_study --scale quick --seeds 42,43 --max-parallel 4`.
 
 With a server and `python -m flows.serve`: `prefect deployment run full-study/local`. Runs the same stages as `dvc repro`, leaves
 the same files and the same `dvc.lock`; independent stages run side by side.

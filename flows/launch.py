@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from tasks.command import run_command
+from tasks.command import command_parser, run_command
 
 
 def launch(flow: Any) -> None:
     """Runs the flow with the command line's options and exits: 0, 1 when stages failed, 2 for a user's mistake."""
-    options = _options(flow)
+    options = options_of(flow)
     run_command(lambda: _run(flow, options))
 
 
@@ -32,13 +33,20 @@ def _run(flow: Any, options: dict[str, Any]) -> None:
         sys.exit(1)
 
 
-def _options(flow: Any) -> dict[str, Any]:
-    """The options given; one for each parameter of the flow, a list as comma-separated words."""
-    parser = argparse.ArgumentParser(description=inspect.getdoc(flow.fn), formatter_class=argparse.RawDescriptionHelpFormatter)
+def options_of(flow: Any) -> dict[str, Any]:
+    """The options given; one for each parameter of the flow, a list as comma-separated words.
+
+    Help comes from the flow's docstring, examples from the commands that its module's docstring has.
+    """
+    module, doc = flow.fn.__globals__["__spec__"].name, flow.fn.__globals__["__doc__"]
+    does, _, parameters = inspect.getdoc(flow.fn).partition("\n\nArgs:\n")
+    meanings = dict(re.findall(r"^ +(\w+): (.+)", parameters, flags=re.MULTILINE))
+    parser = command_parser(module, does, "\n".join(re.findall(rf"`(python -m {module}\b[^`]*)`", doc)))
     for name, parameter in inspect.signature(flow.fn).parameters.items():
         parse = PARSERS.get(str(parameter.annotation).partition(" ")[0], str)
         required = parameter.default is inspect.Parameter.empty
-        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, type=parse, required=required, default=argparse.SUPPRESS)
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=parse, required=required, default=argparse.SUPPRESS, help=meanings.get(name))
     return vars(parser.parse_args())
 
 

@@ -10,7 +10,11 @@ from flows.running import PROFILE_STAGES, run_stages
 
 @flow(name="profile-arm", flow_run_name="profile-{arm}")
 def profile_arm(arm: str) -> None:
-    """Profiles the arm, repair or control, and runs what that needs, where stale."""
+    """Profiles one model, and runs what that needs, where stale.
+
+    Args:
+        arm: an arm, backbone, repair, expansion or control of params.yaml.
+    """
     run_stages(arms=[arm], stages=PROFILE_STAGES)
 
 

@@ -10,7 +10,11 @@ from flows.running import TRAINING_STAGES, run_stages
 
 @flow(name="train-arm", flow_run_name="train-{arm}")
 def train_arm(arm: str) -> None:
-    """Trains the arm, repair, expansion or control, and what it needs, where stale."""
+    """Trains one model, and what it needs, where stale.
+
+    Args:
+        arm: an arm, repair, expansion or control of params.yaml.
+    """
     run_stages(arms=[arm], stages=TRAINING_STAGES)
 
 

@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.choice import load_seeds
-from tasks.command import progress_bar, run_command
+from tasks.command import command_parser, progress_bar, run_command
 
 if TYPE_CHECKING:
     from components.config.schema import Arm, Study
     from components.data.tokenizer import Tokenizer
     from components.models.cascade import Cascade
     from components.results import ArmBenchmarks, BenchmarkScores, CorpusScores, SeedBenchmarks
+
+
+EXAMPLES = """
+python -m tasks.benchmark --arm tlm-uniform          what `benchmarks` of params.yaml names, into artifacts/benchmarks
+"""
 
 
 def main() -> None:
@@ -130,8 +135,8 @@ def _print_curve(title: str, values: Mapping[tuple[int, int], float | None]) -> 
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tasks.benchmark", description=__doc__)
-    parser.add_argument("--arm", required=True, help="an arm or repair of the parameter file, e.g. tlm-uniform")
+    parser = command_parser("tasks.benchmark", __doc__, EXAMPLES)
+    parser.add_argument("--arm", required=True, help="an arm of the parameter file, e.g. tlm-uniform")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
     parser.add_argument(
         "--tokenizer", type=Path, default=Path("artifacts/tokenizer"), help="folder of the tokenizer (default: %(default)s)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import select
@@ -52,6 +53,14 @@ def run_command(main: Callable[[], None]) -> NoReturn:
         sys.exit(EXIT_INTERRUPTED)
     _leave_status(0, "")
     sys.exit(0)
+
+
+def command_parser(module: str, doc: str | None, examples: str) -> argparse.ArgumentParser:
+    """The parser of `python -m MODULE`; its `--help` has the module's docstring, the options, then examples, one a line."""
+    epilog = "examples:\n" + "".join(f"  {line}\n" for line in examples.strip().splitlines())
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}", description=doc, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 def progress_bar(total: int | None, description: str, unit: str) -> Any:

@@ -7,11 +7,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.command import progress_bar, run_command
+from tasks.command import command_parser, progress_bar, run_command
 
 if TYPE_CHECKING:
     from components.config.schema import Study
     from components.results import Contamination
+
+
+EXAMPLES = """
+python -m tasks.contamination                        what `benchmarks.tasks` names, into artifacts/contamination.json
+"""
 
 
 def main() -> None:
@@ -68,7 +73,7 @@ def _search(study: Study, arguments: argparse.Namespace) -> Contamination:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tasks.contamination", description=__doc__)
+    parser = command_parser("tasks.contamination", __doc__, EXAMPLES)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
     parser.add_argument(
         "--tokenizer", type=Path, default=Path("artifacts/tokenizer"), help="folder of the tokenizer (default: %(default)s)"

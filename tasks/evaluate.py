@@ -6,8 +6,12 @@ import argparse
 from pathlib import Path
 
 from tasks.choice import load_seeds
-from tasks.command import progress_bar, run_command
+from tasks.command import command_parser, progress_bar, run_command
 from tasks.phases import COMPUTE, phase
+
+EXAMPLES = """
+python -m tasks.evaluate --arm tlm-uniform           every seed at every depth, into artifacts/evaluation
+"""
 
 
 def main() -> None:
@@ -59,7 +63,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tasks.evaluate", description=__doc__)
+    parser = command_parser("tasks.evaluate", __doc__, EXAMPLES)
     parser.add_argument("--arm", required=True, help="an arm of the parameter file, e.g. tlm-uniform")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
     parser.add_argument(

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from components.inference.export_folder import check_out
 from tasks.choice import add_model_arguments, add_streams_argument, check_option, check_streams, choose_model
-from tasks.command import run_command
+from tasks.command import command_parser, run_command
 
-EXAMPLES = """examples:
-  python -m tasks.export --arm tlm-uniform --depth 7 --out exports/small     the first 7 blocks
-  python -m tasks.export --arm tlm-uniform --depth 16 --out exports/full     the whole cascade
-  python -m tasks.export --arm hd-n4 --depth 12 --out exports/hidden         with the streams of the model
-  python -m tasks.export --arm mlms --depth 8 --seed 43 --out exports/other  another seed's model
+EXAMPLES = """
+python -m tasks.export --arm tlm-uniform --depth 7 --out exports/small     the first 7 blocks
+python -m tasks.export --arm tlm-uniform --depth 16 --out exports/full     the whole cascade
+python -m tasks.export --arm hd-n4 --depth 12 --out exports/hidden         with the streams of the model
+python -m tasks.export --arm mlms --depth 8 --seed 43 --out exports/other  another seed's model
 """
 
 
@@ -59,9 +59,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tasks.export", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("tasks.export", __doc__, EXAMPLES)
     add_model_arguments(parser)
     parser.add_argument("--depth", type=int, required=True, help="k, blocks of the prefix")
     add_streams_argument(parser)

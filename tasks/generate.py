@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from components.config.problems import ConfigError, DataError
 from tasks.choice import add_model_arguments, add_streams_argument, check_option, check_streams, choose_model
-from tasks.command import run_command
+from tasks.command import command_parser, run_command
 
 if TYPE_CHECKING:
     from components.data.tokenizer import Tokenizer
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from components.inference.speculative import Speculation
     from components.models.cascade import Cascade
 
-EXAMPLES = """examples:
-  python -m tasks.generate --arm tlm-uniform --depth 7 "The state of the union"
-  python -m tasks.generate --arm tlm-uniform --temperature 0.8 --top-p 0.95 --sampling-seed 3 "My fellow citizens"
-  python -m tasks.generate --arm tlm-uniform --compare-depths 4,8,16 "The state of the union"
-  python -m tasks.generate --arm hd-n4 --depth 12 --streams 4 "The state of the union"
-  python -m tasks.generate --arm tlm-uniform --speculative-depth 5 --draft-tokens 3 "The state of the union"
+EXAMPLES = """
+python -m tasks.generate --arm tlm-uniform --depth 7 "The state of the union"
+python -m tasks.generate --arm tlm-uniform --temperature 0.8 --top-p 0.95 --sampling-seed 3 "My fellow citizens"
+python -m tasks.generate --arm tlm-uniform --compare-depths 4,8,16 "The state of the union"
+python -m tasks.generate --arm hd-n4 --depth 12 --streams 4 "The state of the union"
+python -m tasks.generate --arm tlm-uniform --speculative-depth 5 --draft-tokens 3 "The state of the union"
 """
 
 
@@ -169,9 +169,7 @@ def _speed(n_tokens: int, seconds: float) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tasks.generate", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("tasks.generate", __doc__, EXAMPLES)
     parser.add_argument("prompt", help="text to continue")
     add_model_arguments(parser)
     parser.add_argument("--depth", type=int, help="k, blocks to run (default: all)")

@@ -5,7 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tasks.command import run_command
+from tasks.command import command_parser, run_command
+
+EXAMPLES = """
+python -m tasks.import_backbone --describe HuggingFaceTB/SmolLM2-135M
+python -m tasks.import_backbone --arm smollm2        an entry of `backbones`, into artifacts/models
+"""
 
 
 def main() -> None:
@@ -18,9 +23,9 @@ def main() -> None:
     from components.config.problems import ConfigError
 
     study = load_study(arguments.params)
-    arm = find_arm(study, arguments.name)
+    arm = find_arm(study, arguments.arm)
     if arm.name not in study.backbones:
-        raise ConfigError(f"--name {arm.name}: not a backbone; there are {', '.join(study.backbones) or 'none'}")
+        raise ConfigError(f"--arm {arm.name}: not a backbone; there are {', '.join(study.backbones) or 'none'}")
     from components.data.tokenizer import Tokenizer
     from components.huggingface.backbone import import_backbone
 
@@ -39,9 +44,9 @@ def _describe(path: str) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tasks.import_backbone", description=__doc__)
+    parser = command_parser("tasks.import_backbone", __doc__, EXAMPLES)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--name", help="an entry of `backbones` in the parameter file")
+    which.add_argument("--arm", help="an entry of `backbones` in the parameter file")
     which.add_argument("--describe", metavar="PATH", help="print the keys of `model` of this checkpoint (folder or hub id)")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
     parser.add_argument(

@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tasks.command import progress_bar, run_command
+from tasks.command import command_parser, progress_bar, run_command
+
+EXAMPLES = """
+python -m tasks.pack                                 the tokens of artifacts/tokens, into artifacts/data
+"""
 
 
 def main() -> None:
@@ -28,7 +32,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tasks.pack", description=__doc__)
+    parser = command_parser("tasks.pack", __doc__, EXAMPLES)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
     parser.add_argument(
         "--tokens", type=Path, default=Path("artifacts/tokens"), help="folder of the token shards (default: %(default)s)"

@@ -7,23 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from components.config.loader import PARAMS_FILE, load_study
-from tasks.command import run_command
+from tasks.command import command_parser, run_command
+from tasks.scale import preset
 
 if TYPE_CHECKING:
     from components.profiling.plan import ArmPlan
 
-EXAMPLES = """examples:
-  python -m tasks.plan                                       the study of params.yaml
-  python -m tasks.plan --scale proxy-200m                    the paper's recipe
-  python -m tasks.plan --scale proxy-200m --tflops 312 --mfu 0.35
-  python -m tasks.plan --check                               only say whether params.yaml is valid
+EXAMPLES = """
+python -m tasks.plan                                       the study of params.yaml
+python -m tasks.plan --scale proxy-200m                    the paper's recipe
+python -m tasks.plan --scale proxy-200m --tflops 312 --mfu 0.35
+python -m tasks.plan --check                               only say whether params.yaml is valid
 """
 
 
 def main() -> None:
     """Validates the parameters and prints a table of what each arm needs."""
     arguments = _arguments()
-    path = Path("scales") / f"{arguments.scale}.yaml" if arguments.scale else arguments.params
+    path = preset(arguments.scale) if arguments.scale else arguments.params
     study = load_study(path)
     if arguments.check:
         counts = ", ".join(
@@ -79,9 +80,7 @@ def _print_table(plans: list[ArmPlan], sums: list[tuple[str, str, str]], peak_fl
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tasks.plan", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("tasks.plan", __doc__, EXAMPLES)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--scale", help="a file of scales/, e.g. proxy-200m")
     which.add_argument("--params", type=Path, default=PARAMS_FILE, help="parameter file (default: %(default)s)")
@@ -91,7 +90,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--mfu", type=float, default=0.4, help="share of the peak that training reaches (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help="only validate the parameters")
     arguments = parser.parse_args()
-    if not 0 < arguments.mfu <= 1 or arguments.tflops <= 0:
+    if not 0 < arguments.mfu <= 1 or not 0 < arguments.tflops < float("inf"):
         parser.error("--mfu must be in (0, 1] and --tflops positive")
     return arguments
 

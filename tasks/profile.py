@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.choice import add_model_arguments, choose_model
-from tasks.command import progress_bar, run_command
+from tasks.command import command_parser, progress_bar, run_command
 from tasks.phases import COMPUTE, phase
 
 if TYPE_CHECKING:
     from components.results import ArmProfile
 
-EXAMPLES = """examples:
-  python -m tasks.profile --arm tlm-uniform                            the grid of params.yaml, into artifacts/profile
-  OMP_NUM_THREADS=4 python -m tasks.profile --arm mlms --threads 4     with four threads instead of runtime.threads_per_worker
+EXAMPLES = """
+python -m tasks.profile --arm tlm-uniform                            the grid of params.yaml, into artifacts/profile
+OMP_NUM_THREADS=4 python -m tasks.profile --arm mlms --threads 4     with four threads instead of runtime.threads_per_worker
 """
 
 
@@ -95,9 +95,7 @@ def _print(profile: ArmProfile) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tasks.profile", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("tasks.profile", __doc__, EXAMPLES)
     add_model_arguments(parser)
     parser.add_argument(
         "--data", type=Path, default=Path("artifacts/data"), help="packed rows; prompts come from here (default: %(default)s)"

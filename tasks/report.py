@@ -14,7 +14,12 @@ from components.reporting.load import load_results
 from components.reporting.render import render_text
 from components.reporting.tables import arms_table
 from components.reporting.write import PAGE, write_report
-from tasks.command import run_command
+from tasks.command import command_parser, run_command
+
+EXAMPLES = """
+python -m tasks.report                               everything under artifacts/, into artifacts/report
+python -m tasks.report --summary                     the table of arms alone
+"""
 
 
 def main() -> None:
@@ -30,7 +35,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tasks.report", description=__doc__)
+    parser = command_parser("tasks.report", __doc__, EXAMPLES)
     parser.add_argument("--summary", action="store_true", help="print the table of arms and the report's path; write nothing")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
     parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="folder of the results (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""Puts a preset parameter file in place of params.yaml: `python -m tasks.scale proxy-200m` (or `make scale SCALE=proxy-200m`)."""
+"""Puts a preset parameter file in place of params.yaml; an edited params.yaml is kept as params.previous.yaml."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.command import run_command
+from tasks.command import command_parser, run_command
 
 if TYPE_CHECKING:
     from components.config.schema import Study
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 SCALES = Path("scales")
 PARAMS = Path("params.yaml")
 PREVIOUS = "params.previous.yaml"
+EXAMPLES = """
+python -m tasks.scale proxy-200m                     the same as `make scale SCALE=proxy-200m`
+python -m tasks.scale quick                          back to the quick study
+"""
 
 
 def main() -> None:
     """Checks the preset, keeps an edited params.yaml as params.previous.yaml, and copies the preset over it."""
-    parser = argparse.ArgumentParser(prog="python -m tasks.scale", description=__doc__)
-    parser.add_argument("scale", help="name of a file of scales/, without .yaml")
-    put_in_place(preset(parser.parse_args().scale), PARAMS)
+    put_in_place(preset(_arguments().scale), PARAMS)
 
 
 def preset(scale: str, root: Path = Path()) -> Path:
@@ -37,7 +39,7 @@ def preset(scale: str, root: Path = Path()) -> Path:
     names = sorted(path.stem for path in (root / SCALES).glob("*.yaml"))
     if scale not in names:
         remedy = suggest(scale, names) or f"there are {', '.join(names)}"
-        raise ConfigError(f"scale {scale!r}: no file {SCALES / scale}.yaml; {remedy}")
+        raise ConfigError(f"scale {scale!r}: no file {SCALES}/{scale}.yaml; {remedy}")
     return root / SCALES / f"{scale}.yaml"
 
 
@@ -88,6 +90,12 @@ def with_seeds(text: str, seeds: Sequence[int]) -> str:
     node = next(value for key, value in training.value if key.value == "seeds")
     old = text[node.start_mark.index : node.end_mark.index].rstrip()
     return f"{text[: node.start_mark.index]}[{', '.join(map(str, seeds))}]{text[node.start_mark.index + len(old) :]}"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = command_parser("tasks.scale", __doc__, EXAMPLES)
+    parser.add_argument("scale", help="name of a file of scales/, without .yaml")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -15,13 +15,13 @@ from components.config.problems import ResultsError
 from components.profiling.operating_points import Budget, Choice, at_load, choose, join_points, place_text
 from components.results import ArmEvaluation, ArmProfile, OperatingPoint, read_record, write_record
 from components.results.files import RecordT
-from tasks.command import run_command
+from tasks.command import command_parser, run_command
 
-EXAMPLES = """examples:
-  python -m tasks.select --latency-ms 8 --batch 1              the best quality within 8 ms per decoding step
-  python -m tasks.select --throughput 2000 --batch 8           at least 2,000 tokens/s with eight sequences
-  python -m tasks.select --memory-mb 4 --arm tlm-uniform       the best depth of one arm in 4 MB of weights and cache
-  python -m tasks.select --latency-ms 8 --metric bits_per_byte --context 96
+EXAMPLES = """
+python -m tasks.select --latency-ms 8 --batch 1              the best quality within 8 ms per decoding step
+python -m tasks.select --throughput 2000 --batch 8           at least 2,000 tokens/s with eight sequences
+python -m tasks.select --memory-mb 4 --arm tlm-uniform       the best depth of one arm in 4 MB of weights and cache
+python -m tasks.select --latency-ms 8 --metric bits_per_byte --context 96
 """
 
 
@@ -102,9 +102,7 @@ def _records(kind: type[RecordT], folder: Path, models: Sequence[str]) -> dict[s
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tasks.select", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("tasks.select", __doc__, EXAMPLES)
     parser.add_argument("--params", type=Path, default=PARAMS_FILE, help="parameter file (default: %(default)s)")
     parser.add_argument("--latency-ms", type=_positive, help="longest decoding step, milliseconds")
     parser.add_argument("--throughput", type=_positive, help="least decoding throughput of the batch, tokens/s")

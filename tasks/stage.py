@@ -22,6 +22,7 @@ from typing import Any
 from prefect import get_run_logger, task
 
 from components.config.problems import ConfigError
+from components.config.validation import suggest
 from tasks import supervisor
 from tasks.command import EXIT_INTERRUPTED, EXIT_MISTAKE, STATUS_FILE
 from tasks.phases import StageTime, read_phases
@@ -133,7 +134,9 @@ def arm_of(stage: str) -> str:
 def _check_names(what: str, names: Iterable[str], known: set[str]) -> None:
     unknown = sorted(set(names) - known)
     if unknown:
-        raise ConfigError(f"{what}: no {', '.join(unknown)} in dvc.yaml; there are {', '.join(sorted(known))}")
+        close = suggest(unknown[0], known)
+        there = f"there are {', '.join(sorted(known))}" + (f"; {close}" if close else "")
+        raise ConfigError(f"{what}: no {', '.join(unknown)} in dvc.yaml; {there}")
 
 
 def study_graph(root: Path, say: Callable[[str], None]) -> StudyGraph:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tasks.command import progress_bar, run_command
+from tasks.command import command_parser, progress_bar, run_command
+
+EXAMPLES = """
+python -m tasks.tokenize                             the corpus of params.yaml, into artifacts/tokens and artifacts/tokenizer
+python -m tasks.tokenize --params scales/small.yaml --out elsewhere/tokens --tokenizer-out elsewhere/tokenizer
+"""
 
 
 def main() -> None:
@@ -30,7 +35,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tasks.tokenize", description=__doc__)
+    parser = command_parser("tasks.tokenize", __doc__, EXAMPLES)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
     parser.add_argument(
         "--out", type=Path, default=Path("artifacts/tokens"), help="folder of the token shards (default: %(default)s)"

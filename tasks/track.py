@@ -1,4 +1,4 @@
-"""Brings MLflow up to date with the results files: `python -m tasks.track`. Run twice, it changes nothing the second time."""
+"""Brings MLflow up to date with the results files. Run twice, it changes nothing the second time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import argparse
 import json
 from pathlib import Path
 
-from tasks.command import run_command
+from tasks.command import command_parser, run_command
+
+EXAMPLES = """
+python -m tasks.track                                into mlruns/
+MLFLOW_TRACKING_URI=http://mlflow.example:5000 python -m tasks.track
+"""
 
 
 def main() -> None:
     """Uploads every recorded arm and says how many runs changed."""
-    parser = argparse.ArgumentParser(prog="python -m tasks.track", description=__doc__)
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
-    arguments = parser.parse_args()
+    arguments = _arguments()
     from components.config.loader import load_study
 
     experiment = load_study(arguments.params).runtime.experiment
@@ -28,6 +31,12 @@ def main() -> None:
     upload = upload_study(Path.cwd(), experiment, records)
     (STORE / LINKS).write_text(json.dumps(upload.links, indent=2) + "\n", encoding="utf-8")
     print(f"MLflow ({upload.address}), experiment {experiment}: {upload.written} runs written, {upload.unchanged} unchanged")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = command_parser("tasks.track", __doc__, EXAMPLES)
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

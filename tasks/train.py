@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.command import progress_bar, run_command
+from tasks.command import command_parser, progress_bar, run_command
 from tasks.phases import COMPUTE, MLFLOW, RAY, add_phase, phase
 
 if TYPE_CHECKING:
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from components.results import SeedCost
     from components.training.run import Progress, TrainingRun
     from tasks.ray_train import RaySession, Report
+
+
+EXAMPLES = """
+python -m tasks.train --arm tlm-uniform              an arm, into artifacts/models; goes on from its newest checkpoint
+python -m tasks.train --arm hd-n2                    an expansion, from the trained models of its base
+"""
 
 
 def main() -> None:
@@ -137,8 +143,8 @@ def _fill_mlflow(root: Path, arm: Arm, experiment: str) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tasks.train", description=__doc__.split("\n")[0])
-    parser.add_argument("--arm", required=True, help="name of an arm, repair, expansion or control of the parameter file")
+    parser = command_parser("tasks.train", __doc__, EXAMPLES)
+    parser.add_argument("--arm", required=True, help="an arm, repair, expansion or control of the parameter file")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
     return parser.parse_args()
 

@@ -1,14 +1,32 @@
-"""`make ui` shows the store that the results go to, whatever kind it is."""
+"""What the Makefile runs, with a Python that only notes how it was called; `make setup` itself is the first step of CI."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def make(folder: Path, *words: str, **variables: str) -> tuple[list[str], str]:
+    """How Python was called, and what was printed."""
+    for name in ("python", "lint-imports"):
+        program = folder / name
+        program.write_text(f'#!/bin/sh\n[ $# = 0 ] || echo "$@ with $MLFLOW_BACKEND_STORE_URI" >> "{folder}/calls"\n')
+        program.chmod(0o755)
+    ready = folder / "ready"
+    ready.touch()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")} | variables
+    command = ["make", "-s", *words, f"BIN={folder}", f"READY={ready}", "-o", str(ready)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    calls = folder / "calls"
+    return calls.read_text().splitlines() if calls.exists() else [], done.stdout
 
 
 @pytest.mark.parametrize(
@@ -22,18 +40,41 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_ui_starts_pages_only_for_a_store_without_a_server(
     store: str | None, said: str, started: str | None, tmp_path: Path
 ) -> None:
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho "$@ with $MLFLOW_BACKEND_STORE_URI" >> "{tmp_path}/calls"\n')
-    python.chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-    if store:
-        environment["MLFLOW_TRACKING_URI"] = store
-    (tmp_path / "ready").touch()
-    command = ["make", "-s", "ui", f"BIN={tmp_path}", f"READY={tmp_path / 'ready'}", "-o", str(tmp_path / "ready"), "PORT=5123"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert calls[0].startswith("-m tasks.track")
-    assert said in done.stdout
-    assert calls[1:] == ([f"-m mlflow ui --host 127.0.0.1 --port 5123 with {started}"] if started else [])
-    assert "secret" not in done.stdout
+    (tracked, *calls), shown = make(tmp_path, "ui", "PORT=5123", **({"MLFLOW_TRACKING_URI": store} if store else {}))
+    assert tracked.startswith("-m tasks.track")
+    assert said in shown
+    assert calls == ([f"-m mlflow ui --host 127.0.0.1 --port 5123 with {started}"] if started else [])
+    assert "secret" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "commands"),
+    [
+        (("study",), ["-m flows.full_study", "-m tasks.report --summary"]),
+        (("test",), ["-m pytest"]),
+        (("fast",), ["-m pytest -m not slow"]),
+        (("lint",), ["-m ruff format --check .", "-m ruff check .", "-m mypy"]),
+        (("server",), ["-m prefect server start --host 127.0.0.1"]),
+        (("serve",), ["-m flows.serve"]),
+        (("scale", "SCALE=all-arms"), ["-m tasks.scale all-arms"]),
+        (("bench",), ["-m bench.all --size short"]),
+        (("bench", "SIZE=full"), ["-m bench.all --size full"]),
+    ],
+)
+def test_a_target_runs_its_commands(words: tuple[str, ...], commands: list[str], tmp_path: Path) -> None:
+    calls, _ = make(tmp_path, *words)
+    assert [call.removesuffix(" with ") for call in calls] == commands
+
+
+def test_help_has_every_target(tmp_path: Path) -> None:
+    named = set(re.search(r"^\.PHONY: (.*)$", MAKEFILE, flags=re.MULTILINE).group(1).split())
+    assert {line.split()[1] for line in make(tmp_path)[1].splitlines()} == named - {"fast", "lint"}  # the two parts of check
+
+
+def test_clean_takes_results_and_leaves_what_was_installed_and_written(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    kept, gone = {".venv", ".dvc", "Makefile", "params.yaml", "data", "exports"}, {"artifacts", "runs", "mlruns", ".prefect"}
+    for name in kept | gone:
+        (tmp_path / name).mkdir(exist_ok=True) if name not in ("Makefile", "params.yaml") else (tmp_path / name).touch()
+    subprocess.run(["make", "-s", "clean"], cwd=tmp_path, check=True, timeout=60)
+    assert {path.name for path in tmp_path.iterdir()} == kept

@@ -24,7 +24,7 @@ def test_without_a_scale_the_parameter_file_is_used_as_it_is() -> None:
     [
         ({"scale": "tinny"}, "scale 'tinny': no file .*tinny.yaml; did you mean tiny?"),
         ({"arms": ["twin"]}, "arms: no twin in dvc.yaml; there are "),
-        ({"stages": ["trian"]}, "stages: no trian in dvc.yaml; there are "),
+        ({"stages": ["trian"]}, "stages: no trian in dvc.yaml; there are .*; did you mean train?"),
         ({"stages": ["repair"]}, "stages: no repair in dvc.yaml; there are "),  # tiny has no repairs
         ({"arms": ["hd-n2"], "stages": ["train"]}, "arms hd-n2: have none of the stages train"),
         ({"seeds": [3, 3]}, r"training\.seeds: must not repeat"),

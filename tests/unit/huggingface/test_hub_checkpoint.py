@@ -82,7 +82,7 @@ def asked_files(hub: HubStandIn) -> set[str]:
 
 
 def test_a_sharded_checkpoint_is_imported_by_hub_id_and_again_without_a_network(served: Path, params: Path, tmp_path: Path) -> None:
-    options = ("--name", "llama", "--params", params, "--tokenizer", tmp_path / "tokenizer", "--out")
+    options = ("--arm", "llama", "--params", params, "--tokenizer", tmp_path / "tokenizer", "--out")
     with HubStandIn(served, kind="models") as hub:
         done = run_import(hub.endpoint, tmp_path, *options, tmp_path / "out")
     assert done.returncode == 0, done.stderr
@@ -100,7 +100,7 @@ def test_a_sharded_checkpoint_is_imported_by_hub_id_and_again_without_a_network(
 def test_another_tokenizer_than_the_hubs_is_refused(served: Path, params: Path, tmp_path: Path) -> None:
     text = (served / "tokenizer.json").read_text()
     (served / "tokenizer.json").write_text(text.replace("<|endoftext|>", "<|endofother|>"))
-    options = ("--name", "llama", "--params", params, "--tokenizer", tmp_path / "tokenizer", "--out", tmp_path / "out")
+    options = ("--arm", "llama", "--params", params, "--tokenizer", tmp_path / "tokenizer", "--out", tmp_path / "out")
     with HubStandIn(served, kind="models") as hub:
         done = run_import(hub.endpoint, tmp_path, *options)
     assert done.returncode == 2, done.stderr
@@ -150,7 +150,7 @@ def test_no_network_is_one_line_that_names_the_parameter(
 ) -> None:
     with HubStandIn(served, kind="models") as hub:
         pass  # nobody listens there any more
-    options = ("--name", "llama", "--params", params, "--tokenizer", tmp_path / "tokenizer", "--out", tmp_path / "out")
+    options = ("--arm", "llama", "--params", params, "--tokenizer", tmp_path / "tokenizer", "--out", tmp_path / "out")
     done = run_import(hub.endpoint, tmp_path, *options, HF_HUB_OFFLINE=offline)
     *notices, said = done.stderr.strip().splitlines()
     assert done.returncode == 2, said
