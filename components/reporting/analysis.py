@@ -100,10 +100,17 @@ class Analysis:
         first, second = self._pair(arm, other, n_streams, other_n_streams)
         return interval(subtract(first[:, depth - 1], second[:, depth - 1]), self.confidence, self.n_documents)
 
-    def area_difference(self, arm: ArmResults, is_clipped: bool) -> Interval | None:
-        """AULB of the arm minus the reference's; None unless both are curves of the same length."""
-        first, second = self._pair(arm, self.reference)
-        if not (arm.is_curve and self.reference.is_curve) or first.shape[1] != second.shape[1]:
+    def area_difference(
+        self, arm: ArmResults, is_clipped: bool, other: ArmResults | None = None, n_streams: int | None = None
+    ) -> Interval | None:
+        """AULB of the arm minus the other's, or the reference's; None unless both are curves of the same length.
+
+        Args:
+            n_streams: of both; the most of each when None.
+        """
+        against = other or self.reference
+        first, second = self._pair(arm, against, n_streams, n_streams)
+        if not (arm.is_curve and against.is_curve) or first.shape[1] != second.shape[1]:
             return None
         if is_clipped:
             first, second = clipped(first, self.vocab_size), clipped(second, self.vocab_size)

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from components.config.schema import Arm, ControlBlock
-from components.evaluation.bootstrap import verdict
 from components.reporting import formats
 from components.reporting.analysis import Analysis
 from components.reporting.layouts import changes_text, stream_settings
 from components.reporting.load import ArmResults
 from components.reporting.streams_cost import decode_grid_table, decode_share_table, root_of, stream_cost_table
 from components.reporting.streams_grid import cells_of, expansions_of, grid_cells, grid_table
-from components.reporting.tables import Row, Table
+from components.reporting.tables import Row, Table, difference_cell
 
 EQUALS = ("tokens", "flops")
 
@@ -114,14 +113,17 @@ def second_dial_tables(analysis: Analysis, expansions: Sequence[ArmResults]) -> 
         for n in [cell.n_streams for cell in cells_of(arm)]:
             other = _made_for(analysis, arm, n)
             if other is None:
-                rows.append((arm.name, str(n), "none", *[formats.MISSING] * (1 + len(exits))))
+                rows.append((arm.name, str(n), "none", *[formats.MISSING] * (2 + len(exits))))
                 continue
             tokens = " and ".join(formats.count_text(_tokens_since_root(analysis, one)) for one in (arm, other))
-            rows.append((arm.name, str(n), other.name, tokens, *(_difference(analysis, arm, other, depth, n) for depth in exits)))
-    columns = ("one set of weights", "n", "model for that n", "tokens of both", *(f"NLL at k = {depth}" for depth in exits))
+            area = difference_cell(analysis.area_difference(arm, False, other, n))
+            cells = [_difference(analysis, arm, other, depth, n) for depth in exits]
+            rows.append((arm.name, str(n), other.name, tokens, area, *cells))
+    columns = ("one set of weights", "n", "model for that n", "tokens of both", "AULB", *(f"NLL at k = {depth}" for depth in exits))
     note = (
         "Nats per token, one set of weights minus the model made for that n: above 0 is what the second dial costs. The model for "
-        "n = 1 is the control of as many tokens, or the base when there is none. Tokens: since the arm that both come from."
+        "n = 1 is the control of as many tokens, or the base when there is none. Tokens: since the arm that both come from. AULB: "
+        "over all depths at that n."
     )
     return (Table("What one set of weights for every n costs", columns, tuple(rows), note, (0, 2, 3)),) if rows else ()
 
@@ -178,5 +180,4 @@ def _exits(expansions: Sequence[ArmResults]) -> list[int]:
 def _difference(analysis: Analysis, arm: ArmResults, other: ArmResults, depth: int, n_streams: int | None = None) -> str:
     if depth not in arm.evaluation.exits:
         return formats.MISSING
-    difference = analysis.difference_between(arm, other, depth, n_streams, n_streams)
-    return f"{formats.interval_text(difference)} {verdict(difference)}"
+    return difference_cell(analysis.difference_between(arm, other, depth, n_streams, n_streams))

@@ -180,7 +180,7 @@ def difference_table(analysis: Analysis) -> Table:
         depths = analysis.compared_depths(arm)
         known = [analysis.area_difference(arm, is_clipped) for is_clipped in (False, True)]
         known += [analysis.difference(arm, depth) if depth in depths else None for depth in exits]
-        rows.append((arm.name, *(_difference_cell(difference) for difference in known)))
+        rows.append((arm.name, *(difference_cell(difference) for difference in known)))
     columns = ("arm", "AULB", "AULB clipped", *(f"NLL at k = {depth}" for depth in exits))
     return Table(f"Differences to {reference.name}", columns, tuple(rows), _interval_note(analysis, reference))
 
@@ -193,12 +193,13 @@ def depth_difference_table(analysis: Analysis) -> Table:
     rows = []
     for depth in range(1, reference.evaluation.n_blocks + 1):
         known = [analysis.difference(arm, depth) if depth in compared[arm.name] else None for arm in others]
-        rows.append((str(depth), *map(_difference_cell, known)))
+        rows.append((str(depth), *map(difference_cell, known)))
     columns = ("depth k", *(arm.name for arm in others))
     return Table(f"Differences to {reference.name}, every depth", columns, tuple(rows), "Nats per token.", is_folded=True)
 
 
-def _difference_cell(difference: Interval | None) -> str:
+def difference_cell(difference: Interval | None) -> str:
+    """`−0.120 [−0.140, −0.100] win`, or a dash."""
     return formats.MISSING if difference is None else f"{formats.interval_text(difference)} {verdict(difference)}"
 
 

@@ -187,6 +187,7 @@ def test_one_set_of_weights_is_compared_with_the_model_for_each_n(tmp_path: Path
     one, two = table.rows
     assert one[:4] == ("hd-any", "1", "hd-n1", "204.8k and 102.4k")
     assert two[:4] == ("hd-any", "2", "hd-n2", "204.8k and 102.4k")
+    assert table.columns[4] == "AULB"
     assert all(abs(_estimate(cell) - (FEWER_NATS - 0.1)) < NOISE for cell in one[4:])
     assert all(abs(_estimate(cell) - 0.1) < NOISE and cell.endswith("loss") for cell in two[4:])
 
