@@ -66,7 +66,7 @@ def grid_figure(analysis: Analysis) -> Figure | None:
     with canvas(height=1.6 + 0.36 * len(cells)) as (drawing, axes):
         axes.grid(False)
         mesh = axes.imshow(values, cmap="cividis_r", aspect="auto", extent=(0.5, n_blocks + 0.5, len(cells) - 0.5, -0.5))
-        for column, depth in sorted(frontier_of(cells)):
+        for column, depth in sorted(frontier_of(cells, chance)):
             color = "white" if values[column][depth] > 0.5 * (highest + lowest) else "black"
             axes.plot(depth + 1, column, marker="*", color=color, markersize=7, linestyle="none")
         axes.set_yticks(range(len(cells)), [f"{cell.name}, n = {cell.n_streams}" for cell in cells])
@@ -74,7 +74,7 @@ def grid_figure(analysis: Analysis) -> Figure | None:
         bar = drawing.colorbar(mesh, ax=axes, location="top", aspect=35, pad=0.04)
         bar.set_label("nats per token, at most chance")
         bar.outline.set_visible(False)
-        caption = "Star: no other cell of as few FLOPs per token is better."
+        caption = "Star: better than chance, and no other cell of as few FLOPs per token is better."
         rows = [
             (cell.name, cell.n_streams, depth, *numbers)
             for cell in cells
@@ -88,7 +88,7 @@ def grid_figure(analysis: Analysis) -> Figure | None:
 def grid_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> Table:
     """NLL of every depth at every number of streams; a star marks cells that no cheaper or equal cell beats."""
     cells = grid_cells(analysis, expansions)
-    frontier = frontier_of(cells)
+    frontier = frontier_of(cells, math.log(analysis.vocab_size))
     rows = []
     for depth in range(_deepest(cells)):
         texts = (
@@ -98,19 +98,22 @@ def grid_table(analysis: Analysis, expansions: Sequence[ArmResults]) -> Table:
         )
         rows.append((str(depth + 1), *texts))
     columns = ("depth k", *(f"{cell.name}, n = {cell.n_streams}" for cell in cells))
-    note = "Nats per token. Star: on the frontier of NLL against FLOPs per token, over all cells of this table."
+    note = (
+        "Nats per token. Star: on the frontier of NLL against FLOPs per token, over all cells of this table that are better than "
+        "chance."
+    )
     return Table("Every depth at every number of streams", columns, tuple(rows), note, is_folded=len(cells) > 4)
 
 
-def frontier_of(cells: Sequence[Cell]) -> set[tuple[int, int]]:
-    """(column, depth - 1) of the cells that are better than every cell of no more FLOPs."""
+def frontier_of(cells: Sequence[Cell], chance: float) -> set[tuple[int, int]]:
+    """(column, depth - 1) of the cells that are better than `chance`, in nats, and than every cell of no more FLOPs."""
     points = sorted(
         (flops, nll, column, depth)
         for column, cell in enumerate(cells)
         for depth, (nll, flops) in enumerate(zip(cell.nll_nats, cell.flops_per_token, strict=True))
         if nll is not None
     )
-    best, found = float("inf"), set()
+    best, found = chance, set()
     for _, nll, column, depth in points:
         if nll < best:
             best = nll

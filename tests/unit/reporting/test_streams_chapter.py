@@ -121,7 +121,8 @@ def test_the_frontier_keeps_cells_that_no_cheaper_cell_beats() -> None:
         Cell("b", 2, (2.5, 2.1, 1.9), (None,) * 3, (20, 40, 60)),
         Cell("c", 1, (2.0, 2.0, 2.0), (None,) * 3, (20, 25, 30)),
     ]
-    assert frontier_of(cells) == {(0, 0), (0, 1), (1, 2)}
+    assert frontier_of(cells, 3.5) == {(0, 0), (0, 1), (1, 2)}
+    assert frontier_of(cells, 2.8) == {(0, 1), (1, 2)}  # the cheapest one knows nothing
 
 
 def test_costs_are_relative_to_the_arm_without_streams(tmp_path: Path) -> None:
