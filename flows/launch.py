@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tasks.command import command_parser, run_command
+from tasks.command import command_parser, run_command, whole_number, whole_numbers
 
 
 def launch(flow: Any) -> None:
@@ -50,14 +50,9 @@ def options_of(flow: Any) -> dict[str, Any]:
     return vars(parser.parse_args())
 
 
-def numbers(text: str) -> list[int]:
-    """`42,43`"""
-    return [int(word) for word in words(text)]
-
-
 def words(text: str) -> list[str]:
     """`a,b`"""
     return [word for word in text.split(",") if word]
 
 
-PARSERS: dict[str, Callable[[str], Any]] = {"list[str]": words, "list[int]": numbers, "int": int}
+PARSERS: dict[str, Callable[[str], Any]] = {"list[str]": words, "list[int]": whole_numbers, "int": whole_number}

@@ -68,7 +68,7 @@ def check_streams(streams: int | None, arm: Arm) -> int:
     counts = (1,) if arm.model.streams is None else arm.model.streams.counts
     if streams is not None and streams not in counts:
         trained = " or ".join(map(str, counts))
-        raise ConfigError(f"--streams {streams}: {arm.name} is trained to run {trained} streams per token; choose one of these")
+        raise ConfigError(f"--streams {streams}: {arm.name} is trained with {trained} per token; choose one of these")
     return counts[-1] if streams is None else streams
 
 

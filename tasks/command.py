@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import select
@@ -61,6 +62,29 @@ def command_parser(module: str, doc: str | None, examples: str) -> argparse.Argu
     return argparse.ArgumentParser(
         prog=f"python -m {module}", description=doc, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+
+
+def whole_number(text: str) -> int:
+    """The value of an option that counts something: at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1 (got {text!r})")
+    return int(text)
+
+
+def whole_numbers(text: str) -> list[int]:
+    """The value of an option that lists them: `4,8,16`."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"must be whole numbers with commas between them (got {text!r})")
+    return [int(word) for word in words]
+
+
+def positive_number(text: str) -> float:
+    """The value of an option that measures something: more than 0, and finite."""
+    with contextlib.suppress(ValueError):
+        if 0.0 < float(text) < float("inf"):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"must be a number of more than 0 (got {text!r})")
 
 
 def progress_bar(total: int | None, description: str, unit: str) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from components.config.problems import ConfigError, DataError
 from tasks.choice import add_model_arguments, add_streams_argument, check_option, check_streams, choose_model
-from tasks.command import command_parser, run_command
+from tasks.command import command_parser, run_command, whole_number, whole_numbers
 
 if TYPE_CHECKING:
     from components.data.tokenizer import Tokenizer
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from components.inference.speculative import Speculation
     from components.models.cascade import Cascade
 
+DRAFT_TOKENS = 4
 EXAMPLES = """
 python -m tasks.generate --arm tlm-uniform --depth 7 "The state of the union"
 python -m tasks.generate --arm tlm-uniform --temperature 0.8 --top-p 0.95 --sampling-seed 3 "My fellow citizens"
@@ -39,8 +40,9 @@ def main() -> None:
     n_blocks = chosen.arm.model.n_blocks
     depth = check_option("--depth", n_blocks if arguments.depth is None else arguments.depth, n_blocks)
     depths = [check_option("--compare-depths", k, n_blocks) for k in arguments.compare_depths or (depth,)]
-    if arguments.speculative_depth is not None:
-        check_option("--speculative-depth", arguments.speculative_depth, depth - 1)
+    drafting = arguments.speculative_depth
+    if drafting is not None and not 1 <= drafting < depth:
+        raise ConfigError(f"--speculative-depth {drafting}: must be at least 1, and less than the {depth} blocks that check it")
     streams = check_streams(arguments.streams, chosen.arm)
     if not arguments.prompt.strip():
         raise ConfigError('the prompt is empty; give some text, e.g. "The state of the union"')
@@ -68,12 +70,12 @@ def main() -> None:
         requests = [Request(prompt, k, max_tokens, sampling, frozenset({tokenizer.eos_id})) for k in depths]
         if arguments.compare_depths:
             _compare(model, requests, tokenizer)
-        elif arguments.speculative_depth is None:
+        elif drafting is None:
             _stream(model, requests[0], tokenizer, arguments.prompt)
         else:
             shape, context = chosen.arm.model.serving(streams), chosen.study.data.seq_len
-            draft, whole = (prefix_flops(shape, tokenizer.vocab_size, k, context) for k in (arguments.speculative_depth, depth))
-            speculation = Speculation(arguments.speculative_depth, arguments.draft_tokens, arguments.adaptive, draft / whole)
+            draft, whole = (prefix_flops(shape, tokenizer.vocab_size, k, context) for k in (drafting, depth))
+            speculation = Speculation(drafting, arguments.draft_tokens or DRAFT_TOKENS, arguments.adaptive, draft / whole)
             _speculate(model, requests[0], speculation, tokenizer, arguments.prompt)
 
 
@@ -174,37 +176,28 @@ def _arguments() -> argparse.Namespace:
     add_model_arguments(parser)
     parser.add_argument("--depth", type=int, help="k, blocks to run (default: all)")
     add_streams_argument(parser)
-    parser.add_argument("--max-tokens", type=_at_least_one, help="new tokens (default: to the end of the context)")
+    parser.add_argument("--max-tokens", type=whole_number, help="new tokens (default: to the end of the context)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
-    parser.add_argument("--top-k", type=_at_least_one, help="draw from the k likeliest tokens only (default: all)")
+    parser.add_argument("--top-k", type=whole_number, help="draw from the k likeliest tokens only (default: all)")
     parser.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest that reach this (default: %(default)s)")
     parser.add_argument("--sampling-seed", type=int, default=0, help="of the draws (default: %(default)s)")
     parser.add_argument("--speculative-depth", type=int, help="draft with this depth (default: no drafting)")
-    parser.add_argument("--draft-tokens", type=_at_least_one, default=4, help="tokens per draft (default: %(default)s)")
+    parser.add_argument("--draft-tokens", type=whole_number, help=f"tokens per draft (default: {DRAFT_TOKENS})")
     parser.add_argument("--adaptive", action="store_true", help="adapt the draft length, up to --draft-tokens")
-    parser.add_argument("--compare-depths", type=_depths, help="the same prompt at several depths, e.g. 4,8,16")
+    parser.add_argument("--compare-depths", type=whole_numbers, help="the same prompt at several depths, e.g. 4,8,16")
     parser.add_argument(
         "--tokenizer", type=Path, default=Path("artifacts/tokenizer"), help="folder of the tokenizer (default: %(default)s)"
     )
     arguments = parser.parse_args()
     if arguments.compare_depths and (arguments.speculative_depth is not None or arguments.depth is not None):
         parser.error("--compare-depths goes without --depth and --speculative-depth")
+    if arguments.speculative_depth is None and (arguments.adaptive or arguments.draft_tokens):
+        parser.error("--draft-tokens and --adaptive go with --speculative-depth")
     if not 0.0 <= arguments.temperature < float("inf"):
         parser.error(f"--temperature must be 0 (greedy) or more (got {arguments.temperature})")
     if not 0.0 < arguments.top_p <= 1.0:
         parser.error(f"--top-p must be in (0, 1] (got {arguments.top_p})")
     return arguments
-
-
-def _at_least_one(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1 (got {text})")
-    return value
-
-
-def _depths(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.choice import add_model_arguments, choose_model
-from tasks.command import command_parser, progress_bar, run_command
+from tasks.command import command_parser, progress_bar, run_command, whole_number
 from tasks.phases import COMPUTE, phase
 
 if TYPE_CHECKING:
@@ -101,11 +101,8 @@ def _arguments() -> argparse.Namespace:
         "--data", type=Path, default=Path("artifacts/data"), help="packed rows; prompts come from here (default: %(default)s)"
     )
     parser.add_argument("--out", type=Path, default=Path("artifacts/profile"), help="folder of the results (default: %(default)s)")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: runtime.threads_per_worker)")
-    arguments = parser.parse_args()
-    if arguments.threads is not None and arguments.threads < 1:
-        parser.error("--threads must be at least 1")
-    return arguments
+    parser.add_argument("--threads", type=whole_number, help="CPU threads (default: runtime.threads_per_worker)")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from components.config.problems import ResultsError
 from components.profiling.operating_points import Budget, Choice, at_load, choose, join_points, place_text
 from components.results import ArmEvaluation, ArmProfile, OperatingPoint, read_record, write_record
 from components.results.files import RecordT
-from tasks.command import command_parser, run_command
+from tasks.command import command_parser, positive_number, run_command, whole_number
 
 EXAMPLES = """
 python -m tasks.select --latency-ms 8 --batch 1              the best quality within 8 ms per decoding step
@@ -104,9 +104,9 @@ def _records(kind: type[RecordT], folder: Path, models: Sequence[str]) -> dict[s
 def _arguments() -> argparse.Namespace:
     parser = command_parser("tasks.select", __doc__, EXAMPLES)
     parser.add_argument("--params", type=Path, default=PARAMS_FILE, help="parameter file (default: %(default)s)")
-    parser.add_argument("--latency-ms", type=_positive, help="longest decoding step, milliseconds")
-    parser.add_argument("--throughput", type=_positive, help="least decoding throughput of the batch, tokens/s")
-    parser.add_argument("--memory-mb", type=_positive, help="most memory of weights and cache, 10^6 bytes")
+    parser.add_argument("--latency-ms", type=positive_number, help="longest decoding step, milliseconds")
+    parser.add_argument("--throughput", type=positive_number, help="least decoding throughput of the batch, tokens/s")
+    parser.add_argument("--memory-mb", type=positive_number, help="most memory of weights and cache, 10^6 bytes")
     parser.add_argument("--batch", type=int, default=1, help="sequences decoded at once (default: %(default)s)")
     parser.add_argument("--context", type=int, help="tokens in the cache (default: the longest that was profiled)")
     parser.add_argument("--arm", help="only this arm (default: all)")
@@ -116,21 +116,12 @@ def _arguments() -> argparse.Namespace:
         default="nll_nats",
         help="quality, lower is better (default: %(default)s)",
     )
-    parser.add_argument("--show", type=int, default=5, help="points to print (default: %(default)s)")
+    parser.add_argument("--show", type=whole_number, default=5, help="points to print (default: %(default)s)")
     parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="folder of the results (default: %(default)s)")
     arguments = parser.parse_args()
     if arguments.latency_ms is None and arguments.throughput is None and arguments.memory_mb is None:
         parser.error("give a budget: --latency-ms, --throughput or --memory-mb")
-    if arguments.show < 1:
-        parser.error("--show must be at least 1")
     return arguments
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be positive (got {text})")
-    return value
 
 
 if __name__ == "__main__":

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-DISK_TROUBLES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+_SPACE, _ACCESS, _PLACE = "free some space there", "make it accessible or name another place", "name another place"
+DISK_TROUBLES: Mapping[int, str] = {  # what a disk can have against a path, and the remedy
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EFBIG: _SPACE,
+    errno.EROFS: _ACCESS,
+    errno.EACCES: _ACCESS,
+    errno.EPERM: _ACCESS,
+    errno.ENOTDIR: _PLACE,
+    errno.EISDIR: _PLACE,
+    errno.ENAMETOOLONG: _PLACE,
+}
 
 
 class StudyError(Exception):
@@ -36,7 +47,7 @@ class ResultsError(StudyError):
 
 
 class StorageError(StudyError):
-    """The disk is full, over its quota or read-only; files that were whole before still are."""
+    """The disk is full, over its quota or read-only, or a path is no place for the file; what was whole before still is."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ def config_error(path: object, problems: list[Problem]) -> ConfigError:
 
 @contextmanager
 def disk_trouble(path: Path | None = None, kept: str = "nothing that was whole is lost") -> Iterator[None]:
-    """Inside the block, a full disk is a `StorageError` with a remedy.
+    """Inside the block, a full disk or a path that cannot be used is a `StorageError` with a remedy.
 
     Args:
         path: what is written; None when many files are.
@@ -77,9 +88,11 @@ def disk_trouble(path: Path | None = None, kept: str = "nothing that was whole i
     try:
         yield
     except OSError as error:
-        if error.errno not in DISK_TROUBLES:
+        remedy = DISK_TROUBLES.get(error.errno or 0)
+        where = path or error.filename or (Path.cwd() if remedy == _SPACE else None)
+        if remedy is None or where is None:
             raise
-        where = path or error.filename or Path.cwd()
+        done = "written" if remedy == _SPACE else "used"
         raise StorageError(
-            f"{where}: cannot be written: {os.strerror(error.errno)}; {kept}; free some space there and run the same command again"
+            f"{where}: cannot be {done}: {os.strerror(error.errno or 0)}; {kept}; {remedy} and run the same command again"
         ) from None

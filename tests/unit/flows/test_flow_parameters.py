@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
+
 import pytest
 
 from components.config.loader import load_study
 from components.config.problems import ConfigError
 from flows.expand_arm import grown_from
-from flows.launch import numbers, words
+from flows.launch import words
 from flows.parameters import PARAMS, check_parameters, stage_names
+from tasks.command import whole_numbers
 from tests.toys import ROOT
 
 TINY = ROOT / "scales" / "tiny.yaml"
@@ -46,9 +49,10 @@ def test_stage_names_are_those_of_dvc_for_the_scale() -> None:
 
 def test_lists_on_the_command_line_are_separated_by_commas() -> None:
     assert words("a,b,") == ["a", "b"]
-    assert numbers("42,43") == [42, 43]
-    with pytest.raises(ValueError, match="x"):
-        numbers("42,x")
+    assert whole_numbers("42, 43,") == [42, 43]
+    for wrong in ("42,x", "-1", "", ","):
+        with pytest.raises(ArgumentTypeError, match="whole numbers with commas"):
+            whole_numbers(wrong)
 
 
 def test_what_grows_from_an_arm_comes_by_way_of_other_expansions() -> None:

@@ -11,16 +11,22 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """
-import os, signal
+import errno, os, signal
 from components.config.problems import DataError
 from tasks.command import MachineError, run_command
 def fine(): pass
 def wrong(): raise DataError("rows.arrow: truncated")
 def stopped(): os.kill(os.getpid(), signal.SIGTERM); signal.pause()
 def lost(): raise MachineError("the worker was lost")
+def full(): raise OSError(errno.ENOSPC, "full", "rows.arrow")
+def closed(): raise OSError(errno.EACCES, "closed", "rows.arrow")
+def refused(): raise OSError(errno.EACCES, "no file is to blame")
 def broken(): raise ValueError("a bug")
 run_command({})
 """
+KEPT, ACCESS = "nothing that was whole is lost", "make it accessible or name another place"
+FULL = f"rows.arrow: cannot be written: No space left on device; {KEPT}; free some space there and run the same command again"
+CLOSED = f"rows.arrow: cannot be used: Permission denied; {KEPT}; {ACCESS} and run the same command again"
 
 
 @pytest.mark.parametrize(
@@ -30,6 +36,9 @@ run_command({})
         ("wrong", 2, {"code": 2, "message": "rows.arrow: truncated"}, "error: rows.arrow: truncated"),
         ("stopped", 130, {"code": 130, "message": "interrupted"}, "interrupted; run the same command again"),
         ("lost", 1, {"code": 1, "message": "the worker was lost"}, "error: the worker was lost"),
+        ("full", 2, {"code": 2, "message": FULL}, f"error: {FULL}"),
+        ("closed", 2, {"code": 2, "message": CLOSED}, f"error: {CLOSED}"),
+        ("refused", 1, None, "PermissionError: [Errno 13] no file is to blame"),
         ("broken", 1, None, "ValueError: a bug"),
     ],
 )

@@ -174,12 +174,22 @@ MISTAKES = [
     ("generate", ("--arm", "twin-full", PROMPT), CheckpointError, "no trained model here"),
     ("generate", ("--arm", "tlm-uniform", "--depth", "5", PROMPT), ConfigError, r"--depth 5: must be in 1\.\.4"),
     ("generate", ("--arm", "tlm-uniform", "--compare-depths", "1,9", PROMPT), ConfigError, "--compare-depths 9"),
-    ("generate", ("--arm", "tlm-uniform", "--speculative-depth", "4", PROMPT), ConfigError, "--speculative-depth 4"),
+    (
+        "generate",
+        ("--arm", "tlm-uniform", "--speculative-depth", "4", PROMPT),
+        ConfigError,
+        "--speculative-depth 4: must be .* less than the 4",
+    ),
     ("generate", ("--arm", "tlm-uniform", "  "), ConfigError, "the prompt is empty"),
     ("generate", ("--arm", "tlm-uniform", "state " * 60), ConfigError, "the context 32; shorten it by"),
     ("generate", ("--arm", "tlm-uniform", "--max-tokens", "99", PROMPT), ConfigError, "--max-tokens 99"),
-    ("generate", ("--arm", "tlm-uniform", "--streams", "2", PROMPT), ConfigError, "--streams 2: tlm-uniform is trained to run 1"),
-    ("generate", ("--arm", "hd-n2", "--streams", "3", PROMPT), ConfigError, "--streams 3: hd-n2 is trained to run 2"),
+    (
+        "generate",
+        ("--arm", "tlm-uniform", "--streams", "2", PROMPT),
+        ConfigError,
+        "--streams 2: tlm-uniform is trained with 1 per token",
+    ),
+    ("generate", ("--arm", "hd-n2", "--streams", "3", PROMPT), ConfigError, "--streams 3: hd-n2 is trained with 2 per token"),
     ("export", ("--arm", "tlm-uniform", "--depth", "0", "--out", "new"), ConfigError, "--depth 0"),
     ("export", ("--arm", "tlm-uniform", "--depth", "1", "--out", "artifacts"), ConfigError, "not an empty folder"),
     ("export", ("--arm", "tlm-uniform", "--depth", "1", "--out", "params.yaml/x"), ConfigError, "cannot make params.yaml"),
@@ -194,6 +204,41 @@ def test_mistakes_are_told_in_one_line(
     with pytest.raises(error, match=message) as caught:
         _run(monkeypatch, command, *arguments)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        ("generate", ("--arm", "tlm-uniform", "--top-k", "x", PROMPT), "--top-k: must be a whole number of at least 1 (got 'x')"),
+        ("generate", ("--arm", "tlm-uniform", "--max-tokens", "0", PROMPT), "--max-tokens: must be a whole number of at least 1"),
+        ("generate", ("--arm", "tlm-uniform", "--compare-depths", "1,x", PROMPT), "--compare-depths: must be whole numbers with"),
+        ("generate", ("--arm", "tlm-uniform", "--top-p", "0", PROMPT), "--top-p must be in (0, 1]"),
+        ("generate", ("--arm", "tlm-uniform", "--temperature", "nan", PROMPT), "--temperature must be 0 (greedy) or more"),
+        ("generate", ("--arm", "tlm-uniform", "--adaptive", PROMPT), "go with --speculative-depth"),
+        ("generate", ("--arm", "tlm-uniform", "--draft-tokens", "2", PROMPT), "go with --speculative-depth"),
+        ("select", ("--latency-ms", "fast"), "--latency-ms: must be a number of more than 0 (got 'fast')"),
+        ("select", ("--memory-mb", "inf"), "--memory-mb: must be a number of more than 0 (got 'inf')"),
+        ("select", (), "give a budget"),
+        ("profile", ("--arm", "tlm-uniform", "--threads", "0"), "--threads: must be a whole number of at least 1"),
+    ],
+)
+def test_an_option_that_cannot_be_says_what_it_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, arguments: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        _run(monkeypatch, command, *arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_path_that_is_no_place_is_one_line(study: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tasks.generate", "--arm", "tlm-uniform", "--tokenizer", "params.yaml", PROMPT],
+        cwd=study, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: params.yaml/metadata.json: cannot be used: Not a directory; ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_another_tokenizer_is_refused(study: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
