@@ -129,7 +129,7 @@ def _as_dense(model: Cascade, prefix: _Prefix, max_tokens: int) -> tuple[dict[st
 def _as_cascade(model: Cascade, prefix: _Prefix) -> tuple[dict[str, Tensor], dict[str, Any]]:
     settings = model.settings.model_copy(update={"segments": tuple(prefix.segments)})
     if settings.experts is not None:
-        raise ValueError("a mixture of experts cannot be exported: the modelling file has no experts")
+        raise ValueError("a mixture of experts cannot be exported, no modelling file has them; use `python -m tasks.generate`")
     shapes = [settings.blocks[depth - 1] for depth in settings.exits]
     rope = {}
     if settings.rope_scaling is not None:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from components.config.problems import ConfigError
 from components.config.schema import BpeTokenizer, Llama3Rope, Model, Segment
+from components.config.streams import Streams
 from components.data.tokenizer import Tokenizer, train_bpe
 from components.inference.export import export_prefix
 from components.inference.generate import Request, generate
@@ -25,6 +26,7 @@ from components.models.files import ModelCard
 from components.models.repaired import Repaired, RepairPart
 from components.models.streams import build_cascade
 from tests.toys import toy_model, toy_tokens
+from tests.unit.models.test_experts import toy_experts
 from tests.unit.models.test_streams import toy_streams
 
 VOCAB = 300
@@ -198,3 +200,13 @@ def test_a_folder_that_is_taken_is_refused(tmp_path: Path, models: Mapping[str, 
     with pytest.raises(ConfigError, match="not an empty folder"):
         export_prefix(model, _card(model), depth, tokenizer, "", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("streams", [None, toy_streams()])
+def test_a_mixture_of_experts_is_refused_with_another_way_and_leaves_nothing(
+    tmp_path: Path, tokenizer: Tokenizer, streams: Streams | None
+) -> None:
+    model = build_cascade(toy_model(segments=SEGMENTS, experts=toy_experts(), streams=streams), VOCAB)
+    with pytest.raises(ValueError, match=r"a mixture of experts cannot be exported, .*; use `python -m tasks\.generate`"):
+        export_prefix(model, _card(model), 1, tokenizer, "", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
