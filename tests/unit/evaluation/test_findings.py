@@ -34,11 +34,12 @@ def make_arm(
     noise: float = 0.01,
     hours: float | None = 1.0,
     flops: float | None = 1.0,
+    exits: tuple[int, ...] | None = None,
 ) -> ArmEvidence:
     generator = np.random.default_rng(len(name))
     samples = np.array(nll) + noise * generator.standard_normal((201, len(nll)))
     samples[0] = nll
-    exits = EXITS if len(nll) == EXITS[-1] else (len(nll),)
+    exits = exits or (EXITS if len(nll) == EXITS[-1] else (len(nll),))
     return ArmEvidence(name, objective, exits, exits, V, samples, 100, hours, "core-hours", flops)
 
 
@@ -75,6 +76,11 @@ def test_off_exit_claims_of_a_collapsed_and_of_a_smooth_suite() -> None:
     assert judged("worse than chance", collapsed).verdict == "reproduced"
     assert judged("past an exit", smooth).verdict == "not reproduced"
     assert judged("worse than chance", smooth).verdict == "not reproduced"
+
+
+def test_the_worst_depth_past_an_exit_is_told_against_the_exit_right_before_it() -> None:
+    suite = make_arm("mlms", SUITE, [2.0, 3.5, 2.9, 4.0, 3.1, 2.5], exits=(1, 3, 6))
+    assert "k = 2 minus its shallower exit k = 1: +1.500" in judged("past an exit", suite).evidence
 
 
 def test_a_claim_about_suites_has_to_hold_for_every_suite() -> None:
@@ -120,6 +126,11 @@ def test_head_repair_lies_between_its_trunk_and_tlm() -> None:
     arms = make_arm("tlm", UNIFORM, SMOOTH), make_arm("mlms", SUITE, COLLAPSED)
     assert judged("head", *arms).verdict == "not run"
     assert judged("head", *arms, make_arm("repair", REPAIR, [5.0, 4.5, 2.9, 3.5, 2.5, 2.5])).verdict == "reproduced"
+    assert judged("head", *arms, make_arm("norm", {**REPAIR, "part": "norm"}, SMOOTH)).verdict == "not run"
+    # depths 1, 2 and 4: 13 / 3 nats repaired, 19 / 3 of the suite, 9.8 / 3 of TLM
+    evidence = judged("head", *arms, make_arm("repair", REPAIR, [5.0, 4.5, 2.9, 3.5, 2.5, 2.5])).evidence
+    assert "repaired minus mlms \N{MINUS SIGN}2.000" in evidence
+    assert "repaired minus tlm +1.067" in evidence
     assert judged("head", *arms, make_arm("repair", REPAIR, [3.0, 3.0, 2.9, 2.7, 2.5, 2.5])).verdict == "not reproduced"
 
 
@@ -138,6 +149,15 @@ def test_price_against_the_twin(twin_nll: float, verdict: str) -> None:
 def test_cost_ratio_needs_hours_and_flops(hours: float | None, flops: float, verdict: str) -> None:
     suite = make_arm("mlms", SUITE, COLLAPSED, hours=hours, flops=flops)
     assert judged("MLMS costs", make_arm("tlm", UNIFORM, SMOOTH), suite).verdict == verdict
+
+
+def test_costs_are_told_as_multiples_of_the_uniform_arms() -> None:
+    suite = make_arm("mlms", SUITE, COLLAPSED, hours=2.2, flops=4.6)
+    finding = judged("MLMS costs", make_arm("tlm", UNIFORM, SMOOTH, hours=2.0, flops=4.0), suite)
+    assert (finding.verdict, finding.evidence) == ("reproduced", "mlms over tlm: 1.100 in core-hours, 1.150 in FLOPs")
+    for hours, flops in ((None, 4.0), (2.0, None)):
+        unpriced = judged("MLMS costs", make_arm("tlm", UNIFORM, SMOOTH, hours=hours, flops=flops), suite)
+        assert (unpriced.verdict, unpriced.evidence) == ("inconclusive", "mlms: no cost recorded")
 
 
 def test_cost_of_the_twins_is_their_sum_and_needs_one_for_each_exit() -> None:

@@ -20,6 +20,7 @@ def evidence(name: str, objective: dict[str, Any], full: float, noise: float = 0
     generator = np.random.default_rng(len(name))
     samples = full + noise * generator.standard_normal((201, N))
     samples[0] = full
+    samples[:, :-1] += len(name)  # whoever looks at another depth than the full one sees another order
     fields = {"device_hours": 1.0, "cost_unit": "core-hours", "flops": 1.0, "tokens": 100.0, "streams": None, **changes}
     return ArmEvidence(name, objective, (N,), (N,), 100, samples, 100, **fields)
 
@@ -71,7 +72,9 @@ def test_the_gain_grows_when_that_of_four_is_larger_than_that_of_two() -> None:
     two = expansion("hd-n2", 2.9), control("hd-n1", 3.0, "hd-n2")
     four = [expansion("hd-n4", full, 4, base="hd-n2", tokens=200.0) for full in (2.7, 2.85)]
     other = control("hd-n1-of-n4", 2.9, "hd-n4", tokens=200.0)
-    assert judged("gain grows", *two, four[0], other).verdict == "reproduced"
+    grown = judged("gain grows", *two, four[0], other)
+    assert grown.verdict == "reproduced"
+    assert grown.evidence.startswith("gain of hd-n4 minus gain of hd-n2: +0.100 nats")
     assert judged("gain grows", *two, four[1], other).verdict == "not reproduced"
 
 
@@ -94,7 +97,18 @@ def test_cross_layers_are_compared_by_their_number() -> None:
     assert judged("More layers", few, dense, expansion("one", 2.8, layers=ONE)).verdict == "not reproduced"
     assert judged("A few cross", few, dense, control("hd-n1", 3.0, "hd-n2")).verdict == "reproduced"
     assert judged("A few cross", few, dense, control("hd-n1", 2.91, "hd-n2")).verdict == "not reproduced"
+    told = judged("A few cross", few, dense, control("hd-n1", 3.0, "hd-n2")).evidence
+    assert told.startswith("gain of hd-n2 +0.100 nats, of dense +0.150; more than half: +0.025 nats")
     assert judged("A few cross", few, one, control("hd-n1", 3.0, "hd-n2")).verdict == "not run"
+    half = expansion("half", 2.9, layers=["intra", "cross_full"] * 3)
+    assert judged("A few cross", half, dense, control("hd-n1", 3.0, "half")).verdict == "not run"
+
+
+def test_cross_layers_are_compared_where_nothing_else_differs() -> None:
+    few, one, shared = expansion("hd-n2", 2.9), expansion("one", 2.95, layers=ONE), expansion("shared", 2.0, kv="shared")
+    assert judged("More layers", shared, few, one).verdict == "reproduced"
+    assert judged("More layers", few, expansion("one", 2.95, layers=ONE, rope_rule="physical")).verdict == "not run"
+    assert judged("More layers", few, shared).verdict == "not run"
 
 
 @pytest.mark.parametrize(
@@ -122,10 +136,15 @@ def test_training_time_is_per_token_of_the_control(hours: float | None, flops: f
     base = control("hd-n1", 3.0, "hd-n4", device_hours=0.5, flops=0.5, tokens=50.0)
     finding = judged("not sixteen", expansion("hd-n4", 2.9, 4, device_hours=hours, flops=flops), base)
     assert finding.verdict == verdict
+    told = "no cost recorded in one unit" if hours is None else f"per token: {hours:.2f} in core-hours, {flops:.2f} in FLOPs"
+    assert finding.evidence.endswith(told)
 
 
 def test_mirror_saves_when_time_and_flops_fall() -> None:
     plain = expansion("hd-n2", 2.9)
+    assert judged("KV-Mirror", plain).verdict == "not run"
+    few = expansion("few", 2.9, n_mirrored=1), expansion("mirror", 2.9, n_mirrored=2)
+    assert judged("KV-Mirror", *few).verdict == "not run"  # neither is without
     saving = judged("KV-Mirror", plain, expansion("mirror", 2.9, n_mirrored=2, device_hours=0.8, flops=0.9))
     assert saving.verdict == "reproduced"
     assert "-20.0% in core-hours, -10.0% in FLOPs" in saving.evidence
