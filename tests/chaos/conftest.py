@@ -29,11 +29,9 @@ def moments(request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture(autouse=True)
-def run_mark(monkeypatch: pytest.MonkeyPatch) -> str:
+def run_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the environment of every process that a test starts: nobody else's is ever signalled."""
-    mark = uuid.uuid4().hex
-    monkeypatch.setenv("PYTEST_RUN_MARK", mark)
-    return mark
+    monkeypatch.setenv("PYTEST_RUN_MARK", uuid.uuid4().hex)
 
 
 @pytest.fixture

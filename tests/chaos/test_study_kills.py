@@ -15,35 +15,23 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from tests.pipeline.processes import is_shell, marked_processes
 from tests.pipeline.workspace import Workspace
 
 pytestmark = pytest.mark.chaos
 
 ARM = "tlm-uniform"
 KILLS = 20
-TARGETS = {"worker": ("ray::", "_job_in_task"), "stage": ("-m tasks.train",), "evaluation": ("-m tasks.evaluate",)}
+TARGETS = {"worker": ("ray::", "_job_in_task"), "stage": ("-m tasks.train",)}
 
 
-def processes(target: str, mark: str) -> list[int]:
+def processes(target: str) -> list[int]:
     """Pids of this test's processes of that kind."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if not all(part in line for part in TARGETS[target]) or line.startswith(("/bin/sh", "/bin/bash", "sh ", "bash ")):
-                continue
-            parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
-            # a Ray worker writes its title over its environment; its parent's is whole
-            environments = [Path("/proc", pid, "environ").read_bytes() for pid in (entry.name, parent)]
-        except OSError:
-            continue
-        if any(f"PYTEST_RUN_MARK={mark}".encode() in environment for environment in environments):
-            found.append(int(entry.name))
-    return found
+    lines = marked_processes()
+    return [pid for pid, line in lines.items() if all(part in line for part in TARGETS[target]) and not is_shell(line)]
 
 
 def weights(workspace: Workspace) -> str:
@@ -61,8 +49,8 @@ def forget(workspace: Workspace) -> None:
 class Rehearsal:
     """One study that is killed some times and started again until it has ended."""
 
-    def __init__(self, workspace: Workspace, moments: random.Random, mark: str) -> None:
-        self.workspace, self.moments, self.mark = workspace, moments, mark
+    def __init__(self, workspace: Workspace, moments: random.Random) -> None:
+        self.workspace, self.moments = workspace, moments
         self.killed = Counter[str]()
         self.log = workspace.root.parent / "flow.log"
 
@@ -90,10 +78,10 @@ class Rehearsal:
         target = self.moments.choice(["worker", "stage", "flow"])
         pause = self.moments.uniform(0, 40) if target == "flow" else self.moments.uniform(0, 6)
         while flow.poll() is None:
-            pids = [flow.pid] if target == "flow" else processes(target, self.mark)
+            pids = [flow.pid] if target == "flow" else processes(target)
             if pids:
                 time.sleep(pause)
-                victims = [flow.pid] if target == "flow" else processes(target, self.mark)
+                victims = [flow.pid] if target == "flow" else processes(target)
                 if flow.poll() is None and victims:
                     os.kill(self.moments.choice(sorted(victims)), signal.SIGKILL)
                     self.killed[target] += 1
@@ -105,14 +93,14 @@ class Rehearsal:
 
 
 def test_twenty_kills_leave_the_weights_of_an_undisturbed_study(
-    make_workspace: Callable[[str], Workspace], moments: random.Random, run_mark: str
+    make_workspace: Callable[[str], Workspace], moments: random.Random
 ) -> None:
     straight, killed = make_workspace("straight"), make_workspace("killed")
     for workspace in (straight, killed):
         workspace.edit("steps: 24", "steps: 600")
         workspace.edit("checkpoint_every_steps: 8", "checkpoint_every_steps: 3")
     straight.run("dvc", "repro", f"train@{ARM}", seconds=1200)
-    rehearsal = Rehearsal(killed, moments, run_mark)
+    rehearsal = Rehearsal(killed, moments)
     while rehearsal.killed.total() < KILLS:
         forget(killed)
         rehearsal.run(min(moments.randrange(3, 7), KILLS - rehearsal.killed.total()))

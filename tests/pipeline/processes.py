@@ -1,11 +1,17 @@
-"""What still runs on the machine after a test."""
+"""The processes of a test: what still runs after it, and how to wait for one without a guess at the time."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import subprocess
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+PATIENCE_SECONDS = 300.0  # that something happens at all, on however busy a machine
 PATTERNS = {
     "ray": ("gcs_server", "raylet", "ray::"),
     "study": ("tasks.train", "-m dvc", "tasks/supervisor.py"),
@@ -13,25 +19,79 @@ PATTERNS = {
 }
 
 
-def leftovers(kind: str, seconds: float = 20.0) -> list[str]:
-    """Command lines of this test run's processes of that kind that are still there after some seconds of patience."""
+def leftovers(kind: str, seconds: float = 120.0) -> list[str]:
+    """Command lines of this test's processes of that kind that are still there after some seconds of patience."""
     deadline = time.monotonic() + seconds
-    while found := _running(PATTERNS[kind]):
+    while found := [line for line in marked_processes().values() if any(pattern in line for pattern in PATTERNS[kind])]:
         if time.monotonic() > deadline:
             return found
         time.sleep(0.5)
     return []
 
 
-def _running(patterns: tuple[str, ...]) -> list[str]:
-    mine = os.environ.get("PYTEST_RUN_MARK", "")
+def marked_processes() -> dict[int, str]:
+    """Pids and command lines of the processes that this test started."""
+    mark = f"PYTEST_RUN_MARK={os.environ.get('PYTEST_RUN_MARK', 'none')}".encode()
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            parent = (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[1]
+            # a Ray worker writes its title over its environment; its parent's is whole
+            if any(mark in Path("/proc", pid, "environ").read_bytes() for pid in (entry.name, parent)):
+                found[int(entry.name)] = line
+    return found
+
+
+def end_marked() -> None:
+    """Kills what a failed test left: it would slow all others down."""
+    for pid in marked_processes():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    """Waits until the condition holds; fails with what the process said when it ends before."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if process.poll() is not None or time.monotonic() > deadline:
+            _kill_session(process)
+            raise AssertionError(process.communicate()[0])
+        time.sleep(0.02)
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    """What the process says up to the line with the words; fails when it ends without them, or takes too long."""
+    assert process.stdout is not None
+    said = []
+    timer = threading.Timer(PATIENCE_SECONDS, _kill_session, [process])
+    timer.start()
+    try:
+        for line in process.stdout:
+            said.append(line)
+            if words in line:
+                return "".join(said)
+    finally:
+        timer.cancel()
+    raise AssertionError("".join(said))
+
+
+def in_session(process: subprocess.Popen[str], words: str) -> list[int]:
+    """Pids of the session that the process leads with the words in their command line; no shell that only started one."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError):
             line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            environment = (entry / "environ").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if any(pattern in line for pattern in patterns) and f"PYTEST_RUN_MARK={mine}" in environment:
-            found.append(line)
+            if words in line and not is_shell(line) and os.getsid(int(entry.name)) == process.pid:
+                found.append(int(entry.name))
     return found
+
+
+def is_shell(line: str) -> bool:
+    """Whether the command line is a shell's: one that started another command."""
+    return line.partition(" ")[0].endswith("sh")
+
+
+def _kill_session(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline.processes import PATIENCE_SECONDS, read_until, wait_for
 from tests.pipeline.workspace import Workspace
 
 pytestmark = pytest.mark.slow
@@ -22,58 +23,58 @@ def git(root: Path, *arguments: str) -> None:
     subprocess.run(command, cwd=root, check=True, capture_output=True)
 
 
-def test_dvc_beside_the_flow_waits_or_is_told_who_is_busy_and_the_record_stays_true(
-    make_workspace: Callable[[str], Workspace],
-) -> None:
-    workspace = make_workspace("beside")
-    workspace.edit("steps: 24", "steps: 600")
+def test_dvc_beside_the_flow_is_told_who_is_busy_and_the_record_stays_true(make_packed: Callable[[str], Workspace]) -> None:
+    workspace = make_packed("beside")
+    workspace.hold_training()
     flow = workspace.start("flows.full_study", "--arms", "twin-full", "--stages", "evaluate")
-    assert flow.stdout is not None
-    said = []
-    for line in flow.stdout:
-        said.append(line)
-        if "-m tasks.train" in line:
-            break
+    wait_for(workspace.is_held, flow)
     beside = workspace.start("dvc", "repro", "evaluate@twin-full")
-    told, _ = beside.communicate(timeout=400)
-    rest, _ = flow.communicate(timeout=400)
-    assert flow.returncode == 0, "".join(said) + rest
-    assert beside.returncode == 0 or re.search(r"is busy, it is being blocked by:\s+\(PID \d+\)", told), told
+    told, _ = beside.communicate(timeout=PATIENCE_SECONDS)
+    assert beside.returncode != 0
+    assert re.search(r"is busy, it is being blocked by:\s+\(PID \d+\)", told), told
+    workspace.release()
+    said, _ = flow.communicate(timeout=PATIENCE_SECONDS)
+    assert flow.returncode == 0, said
     assert UP_TO_DATE in workspace.run("dvc", "status", "evaluate@twin-full").lower()
     assert "Running stage" not in workspace.run("dvc", "repro", "evaluate@twin-full")
 
 
-def test_flow_waits_for_a_dvc_that_was_first(make_workspace: Callable[[str], Workspace]) -> None:
-    workspace = make_workspace("first")
-    workspace.edit("steps: 24", "steps: 600")
-    workspace.run("dvc", "repro", "pack")
+def test_flow_waits_for_a_dvc_that_was_first(make_packed: Callable[[str], Workspace]) -> None:
+    workspace = make_packed("first")
+    workspace.hold_training()
     first = workspace.start("dvc", "repro", "train@twin-full")
-    assert first.stdout is not None
-    for line in first.stdout:
-        if "tasks.train" in line:
-            break
-    output = workspace.run("flows.train_arm", "--arm", "twin-full")
-    told, _ = first.communicate(timeout=400)
+    wait_for(workspace.is_held, first)
+    flow = workspace.start("flows.train_arm", "--arm", "twin-full")
+    said = read_until(flow, "another DVC works on the same files; waiting for it: ")
+    workspace.release()
+    told, _ = first.communicate(timeout=PATIENCE_SECONDS)
     assert first.returncode == 0, told
-    assert "another DVC works on the same files; waiting for it: " in output
-    assert "train twin-full seed 42" not in output, "it was not trained twice"
+    rest, _ = flow.communicate(timeout=PATIENCE_SECONDS)
+    assert flow.returncode == 0, said + rest
+    assert "train twin-full seed 42" not in said + rest, "it was not trained twice"
     assert UP_TO_DATE in workspace.run("dvc", "status", "train@twin-full").lower()
+
+
+@pytest.fixture(scope="module")
+def pushed(study: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout whose results lie in a DVC remote, and whose `dvc.lock` is committed."""
+    root = tmp_path_factory.mktemp("pushed") / "first"
+    shutil.copytree(study.root, root, ignore=shutil.ignore_patterns("runs", "mlruns", ".prefect", "config.local"))
+    here = Workspace(root)
+    here.run("dvc", "checkout", "--quiet", "--force")
+    here.run("dvc", "remote", "add", "--default", "store", str(root.parent / "remote"))
+    here.run("dvc", "push", "--quiet")
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message", "results")
+    return root
 
 
 @pytest.mark.parametrize("command", [("dvc", "pull", "--quiet"), ("dvc", "repro", "--pull"), ("flows.full_study",)])
 def test_second_checkout_takes_results_from_the_remote_instead_of_training(
-    study: Workspace, tmp_path: Path, command: tuple[str, ...]
+    study: Workspace, pushed: Path, command: tuple[str, ...]
 ) -> None:
-    remote = tmp_path / "remote"
-    first, second = tmp_path / "first", tmp_path / "second"
-    shutil.copytree(study.root, first, ignore=shutil.ignore_patterns("runs", "mlruns", ".prefect", "config.local"))
-    here = Workspace(first)
-    here.run("dvc", "checkout", "--quiet", "--force")
-    here.run("dvc", "remote", "add", "--default", "store", str(remote))
-    here.run("dvc", "push", "--quiet")
-    git(first, "add", "--all")
-    git(first, "commit", "--quiet", "--message", "results")
-    subprocess.run(["git", "clone", "--quiet", str(first), str(second)], check=True)
+    second = pushed.parent / "-".join(("second", *command))
+    subprocess.run(["git", "clone", "--quiet", str(pushed), str(second)], check=True)
     clone = Workspace(second)
     output = clone.run(*command)
     assert "train tlm-uniform" not in output
