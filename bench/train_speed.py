@@ -2,7 +2,8 @@
 
 Same shape, same weights at the start, same batch; the losses of the first step have to agree, or nothing is measured. Each side
 takes whole optimizer steps as its users would: loss, backward, clipping, AdamW. Single thread, float32. Two shapes: a width where
-matrix products are the floor for both, and the widths of the quick scale, where overhead counts.
+matrix products are the floor for both, and the widths of the quick scale, where overhead counts. The note says what share of our
+step the same matrix products and attention take by themselves: nothing that computes this step can be faster than they are.
 
     python -m bench.train_speed [--size full]
 """
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from bench.peers import llama_of
 from bench.turns import Goal, Row, Size, at_least, dense_model, quick_study, quotients, run_alone, take_turns
@@ -48,9 +50,12 @@ def rows(size: Size) -> list[Row]:
     torch.set_num_threads(1)
     found = []
     for measure, (shape, goal) in CASES.items():
-        ours, theirs = sides(SMOKE if size == "smoke" else shape)
-        seconds = take_turns({"ours": ours, "theirs": theirs}, ROUNDS[size])
-        found.append(Row(1, measure, "transformers + torch AdamW", goal, quotients(seconds["theirs"], seconds["ours"])))
+        shape = SMOKE if size == "smoke" else shape
+        ours, theirs = sides(shape)
+        seconds = take_turns({"ours": ours, "theirs": theirs, "floor": floor(shape)}, ROUNDS[size])
+        of = {side: quotients(seconds[side], seconds["ours"]) for side in ("theirs", "floor")}
+        note = f"its products and attention alone take {of['floor'].median:.2f} of our step"
+        found.append(Row(1, measure, "transformers + torch AdamW", goal, of["theirs"], note))
     return found
 
 
@@ -90,6 +95,36 @@ def sides(shape: Shape) -> tuple[Callable[[], object], Callable[[], object]]:
         optimizer.zero_grad()
 
     return our_step, their_step
+
+
+def floor(shape: Shape) -> Callable[[], object]:
+    """The matrix products and the attention of one step, forward and backward, and nothing else."""
+    model = dense_model(shape.n_blocks, shape.d_model, shape.head_dim)
+    arm = Arm(name="bench", base=None, model=model, training=quick_study().training, objective=Twin(kind="twin", exit=1))
+    network = build_objective(arm, shape.vocab_size, 0).new_model()
+    weights = [
+        weight.detach()
+        for name, weight in network.named_parameters()
+        if weight.ndim == 2 and not name.startswith("embeddings")  # looked up, not multiplied
+    ]
+    n_tokens = shape.rows * shape.seq_len
+    sizes = {size for weight in weights for size in weight.shape}
+    rows_of = {size: torch.randn(n_tokens, size) for size in sizes}
+    heads = (shape.rows, shape.d_model // shape.head_dim, shape.seq_len, shape.head_dim)
+    query, key, value = (torch.randn(heads, requires_grad=True) for _ in range(3))
+    of_output = torch.randn(heads)
+
+    def products() -> None:
+        for weight in weights:
+            given, received = rows_of[weight.shape[1]], rows_of[weight.shape[0]]
+            given @ weight.T
+            received @ weight
+            received.T @ given
+        for _ in range(shape.n_blocks):
+            mixed = scaled_dot_product_attention(query, key, value, is_causal=True)
+            torch.autograd.grad(mixed, (query, key, value), of_output)
+
+    return products
 
 
 if __name__ == "__main__":
