@@ -18,7 +18,7 @@ from components.reporting.streams import second_dial_tables, streams_tables
 from components.reporting.streams_grid import Cell, frontier_of, grid_figure
 from components.reporting.tables import Table
 from tests.toys import ROOT
-from tests.unit.reporting.toy_results import FEWER_NATS, SMOOTH, UNIFORM, ToyArm, make_results
+from tests.unit.reporting.toy_results import FEWER_NATS, SMOOTH, SUITE, UNIFORM, ToyArm, make_results
 
 LAYERS = ["intra", "cross_full"] * 8
 TWO: dict[str, Any] = {
@@ -170,12 +170,14 @@ def test_layouts_and_ablations_are_named_by_what_they_do() -> None:
 
 
 def test_one_set_of_weights_is_compared_with_the_model_for_each_n(tmp_path: Path) -> None:
-    """Not with an ablation, though it stands first and has as many tokens, nor with the control of as many FLOPs."""
+    """Not with an ablation or another objective, though they stand first with as many tokens, nor with equal FLOPs."""
     any_n = {**TWO, "streams": {**TWO["streams"], "sampled": [1, 2]}, "training": {"steps": 200, "warmup_steps": 10}}
     longer_sum = {**SUM, "training": {"steps": 200, "warmup_steps": 10}}
+    suite = {"kind": "expansion", "base": "tlm-uniform", "objective": SUITE, "optimizer": "keep", "training": any_n["training"]}
     depths = range(1, 17)
     arms = {
         "tlm-uniform": ToyArm(UNIFORM, SMOOTH, depths),
+        "suite": ToyArm(suite, _lower(0.6), depths),
         "hd-n2-sum": ToyArm(longer_sum, _lower(0.4), depths, n_streams=2),
         "hd-n2": ToyArm(TWO, _lower(0.3), depths, n_streams=2),
         "hd-any": ToyArm(any_n, _lower(0.2), depths, n_streams=2, fewer_streams=(1,)),
