@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.choice import load_seeds
-from tasks.command import command_parser, progress_bar, run_command
+from tasks.command import add_path, command_parser, progress_bar, run_command
 
 if TYPE_CHECKING:
     from components.config.schema import Arm, Study
@@ -137,14 +136,10 @@ def _print_curve(title: str, values: Mapping[tuple[int, int], float | None]) -> 
 def _arguments() -> argparse.Namespace:
     parser = command_parser("tasks.benchmark", __doc__, EXAMPLES)
     parser.add_argument("--arm", required=True, help="an arm of the parameter file, e.g. tlm-uniform")
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
-    parser.add_argument(
-        "--tokenizer", type=Path, default=Path("artifacts/tokenizer"), help="folder of the tokenizer (default: %(default)s)"
-    )
-    parser.add_argument("--models", type=Path, default=Path("artifacts/models"), help="folder of the models (default: %(default)s)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("artifacts/benchmarks"), help="folder of the results (default: %(default)s)"
-    )
+    add_path(parser, "--params", "params.yaml", "parameter file")
+    add_path(parser, "--tokenizer", "artifacts/tokenizer", "folder of the tokenizer")
+    add_path(parser, "--models", "artifacts/models", "folder of the models")
+    add_path(parser, "--out", "artifacts/benchmarks", "folder of the results")
     return parser.parse_args()
 
 

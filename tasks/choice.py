@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from components.config.loader import find_arm, load_study
 from components.config.problems import CheckpointError, ConfigError
 from components.config.schema import Arm, Runtime, Study
+from tasks.command import add_path
 
 if TYPE_CHECKING:
     from components.models.cascade import Cascade
@@ -31,8 +32,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """`--arm`, `--seed`, and where things lie."""
     parser.add_argument("--arm", required=True, help="an arm of the parameter file, e.g. tlm-uniform")
     parser.add_argument("--seed", type=int, help="which of its models (default: the arm's first seed)")
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
-    parser.add_argument("--models", type=Path, default=Path("artifacts/models"), help="folder of the models (default: %(default)s)")
+    add_path(parser, "--params", "params.yaml", "parameter file")
+    add_path(parser, "--models", "artifacts/models", "folder of the models")
 
 
 def choose_model(arguments: argparse.Namespace) -> ChosenModel:

@@ -64,6 +64,11 @@ def command_parser(module: str, doc: str | None, examples: str) -> argparse.Argu
     )
 
 
+def add_path(parser: argparse.ArgumentParser, flag: str, default: str, meaning: str) -> None:
+    """An option for a file or folder, whose help ends with the default."""
+    parser.add_argument(flag, type=Path, default=Path(default), help=f"{meaning} (default: %(default)s)")
+
+
 def whole_number(text: str) -> int:
     """The value of an option that counts something: at least 1."""
     if not text.isdecimal() or int(text) < 1:

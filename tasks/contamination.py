@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.command import command_parser, progress_bar, run_command
+from tasks.command import add_path, command_parser, progress_bar, run_command
 
 if TYPE_CHECKING:
     from components.config.schema import Study
@@ -74,16 +73,10 @@ def _search(study: Study, arguments: argparse.Namespace) -> Contamination:
 
 def _arguments() -> argparse.Namespace:
     parser = command_parser("tasks.contamination", __doc__, EXAMPLES)
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
-    parser.add_argument(
-        "--tokenizer", type=Path, default=Path("artifacts/tokenizer"), help="folder of the tokenizer (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--tokens", type=Path, default=Path("artifacts/tokens"), help="folder of the token shards (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("artifacts/contamination.json"), help="file of the result (default: %(default)s)"
-    )
+    add_path(parser, "--params", "params.yaml", "parameter file")
+    add_path(parser, "--tokenizer", "artifacts/tokenizer", "folder of the tokenizer")
+    add_path(parser, "--tokens", "artifacts/tokens", "folder of the token shards")
+    add_path(parser, "--out", "artifacts/contamination.json", "file of the result")
     return parser.parse_args()
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from tasks.choice import load_seeds
-from tasks.command import command_parser, progress_bar, run_command
+from tasks.command import add_path, command_parser, progress_bar, run_command
 from tasks.phases import COMPUTE, phase
 
 EXAMPLES = """
@@ -65,14 +64,10 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = command_parser("tasks.evaluate", __doc__, EXAMPLES)
     parser.add_argument("--arm", required=True, help="an arm of the parameter file, e.g. tlm-uniform")
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
-    parser.add_argument(
-        "--data", type=Path, default=Path("artifacts/data"), help="folder of the packed rows (default: %(default)s)"
-    )
-    parser.add_argument("--models", type=Path, default=Path("artifacts/models"), help="folder of the models (default: %(default)s)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("artifacts/evaluation"), help="folder of the results (default: %(default)s)"
-    )
+    add_path(parser, "--params", "params.yaml", "parameter file")
+    add_path(parser, "--data", "artifacts/data", "folder of the packed rows")
+    add_path(parser, "--models", "artifacts/models", "folder of the models")
+    add_path(parser, "--out", "artifacts/evaluation", "folder of the results")
     return parser.parse_args()
 
 

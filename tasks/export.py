@@ -11,7 +11,7 @@ from pathlib import Path
 
 from components.inference.export_folder import check_out
 from tasks.choice import add_model_arguments, add_streams_argument, check_option, check_streams, choose_model
-from tasks.command import command_parser, run_command
+from tasks.command import add_path, command_parser, run_command
 
 EXAMPLES = """
 python -m tasks.export --arm tlm-uniform --depth 7 --out exports/small     the first 7 blocks
@@ -64,12 +64,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--depth", type=int, required=True, help="k, blocks of the prefix")
     add_streams_argument(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder to write; must not exist or be empty")
-    parser.add_argument(
-        "--tokenizer", type=Path, default=Path("artifacts/tokenizer"), help="folder of the tokenizer (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--artifacts", type=Path, default=Path("artifacts"), help="results whose numbers go into the README (default: %(default)s)"
-    )
+    add_path(parser, "--tokenizer", "artifacts/tokenizer", "folder of the tokenizer")
+    add_path(parser, "--artifacts", "artifacts", "results whose numbers go into the README")
     return parser.parse_args()
 
 

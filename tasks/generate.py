@@ -10,12 +10,11 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from components.config.problems import ConfigError, DataError
 from tasks.choice import add_model_arguments, add_streams_argument, check_option, check_streams, choose_model
-from tasks.command import command_parser, run_command, whole_number, whole_numbers
+from tasks.command import add_path, command_parser, run_command, whole_number, whole_numbers
 
 if TYPE_CHECKING:
     from components.data.tokenizer import Tokenizer
@@ -185,9 +184,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--draft-tokens", type=whole_number, help=f"tokens per draft (default: {DRAFT_TOKENS})")
     parser.add_argument("--adaptive", action="store_true", help="adapt the draft length, up to --draft-tokens")
     parser.add_argument("--compare-depths", type=whole_numbers, help="the same prompt at several depths, e.g. 4,8,16")
-    parser.add_argument(
-        "--tokenizer", type=Path, default=Path("artifacts/tokenizer"), help="folder of the tokenizer (default: %(default)s)"
-    )
+    add_path(parser, "--tokenizer", "artifacts/tokenizer", "folder of the tokenizer")
     arguments = parser.parse_args()
     if arguments.compare_depths and (arguments.speculative_depth is not None or arguments.depth is not None):
         parser.error("--compare-depths goes without --depth and --speculative-depth")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from tasks.command import command_parser, run_command
+from tasks.command import add_path, command_parser, run_command
 
 EXAMPLES = """
 python -m tasks.import_backbone --describe HuggingFaceTB/SmolLM2-135M
@@ -48,11 +47,9 @@ def _arguments() -> argparse.Namespace:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--arm", help="an entry of `backbones` in the parameter file")
     which.add_argument("--describe", metavar="PATH", help="print the keys of `model` of this checkpoint (folder or hub id)")
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
-    parser.add_argument(
-        "--tokenizer", type=Path, default=Path("artifacts/tokenizer"), help="folder of the study's tokenizer (default: %(default)s)"
-    )
-    parser.add_argument("--out", type=Path, default=Path("artifacts/models"), help="folder of the models (default: %(default)s)")
+    add_path(parser, "--params", "params.yaml", "parameter file")
+    add_path(parser, "--tokenizer", "artifacts/tokenizer", "folder of the study's tokenizer")
+    add_path(parser, "--out", "artifacts/models", "folder of the models")
     return parser.parse_args()
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from tasks.command import command_parser, progress_bar, run_command
+from tasks.command import add_path, command_parser, progress_bar, run_command
 
 EXAMPLES = """
 python -m tasks.pack                                 the tokens of artifacts/tokens, into artifacts/data
@@ -33,11 +32,9 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = command_parser("tasks.pack", __doc__, EXAMPLES)
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
-    parser.add_argument(
-        "--tokens", type=Path, default=Path("artifacts/tokens"), help="folder of the token shards (default: %(default)s)"
-    )
-    parser.add_argument("--out", type=Path, default=Path("artifacts/data"), help="folder of the rows (default: %(default)s)")
+    add_path(parser, "--params", "params.yaml", "parameter file")
+    add_path(parser, "--tokens", "artifacts/tokens", "folder of the token shards")
+    add_path(parser, "--out", "artifacts/data", "folder of the rows")
     return parser.parse_args()
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.choice import add_model_arguments, choose_model
-from tasks.command import command_parser, progress_bar, run_command, whole_number
+from tasks.command import add_path, command_parser, progress_bar, run_command, whole_number
 from tasks.phases import COMPUTE, phase
 
 if TYPE_CHECKING:
@@ -97,10 +96,8 @@ def _print(profile: ArmProfile) -> None:
 def _arguments() -> argparse.Namespace:
     parser = command_parser("tasks.profile", __doc__, EXAMPLES)
     add_model_arguments(parser)
-    parser.add_argument(
-        "--data", type=Path, default=Path("artifacts/data"), help="packed rows; prompts come from here (default: %(default)s)"
-    )
-    parser.add_argument("--out", type=Path, default=Path("artifacts/profile"), help="folder of the results (default: %(default)s)")
+    add_path(parser, "--data", "artifacts/data", "packed rows; prompts come from here")
+    add_path(parser, "--out", "artifacts/profile", "folder of the results")
     parser.add_argument("--threads", type=whole_number, help="CPU threads (default: runtime.threads_per_worker)")
     return parser.parse_args()
 

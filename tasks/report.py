@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from components.config.loader import load_study
 from components.reporting.analysis import Analysis
@@ -14,7 +13,7 @@ from components.reporting.load import load_results
 from components.reporting.render import render_text
 from components.reporting.tables import arms_table
 from components.reporting.write import PAGE, write_report
-from tasks.command import command_parser, run_command
+from tasks.command import add_path, command_parser, run_command
 
 EXAMPLES = """
 python -m tasks.report                               everything under artifacts/, into artifacts/report
@@ -37,9 +36,9 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = command_parser("tasks.report", __doc__, EXAMPLES)
     parser.add_argument("--summary", action="store_true", help="print the table of arms and the report's path; write nothing")
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
-    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="folder of the results (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("artifacts/report"), help="folder of the report (default: %(default)s)")
+    add_path(parser, "--params", "params.yaml", "parameter file")
+    add_path(parser, "--artifacts", "artifacts", "folder of the results")
+    add_path(parser, "--out", "artifacts/report", "folder of the report")
     return parser.parse_args()
 
 

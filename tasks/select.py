@@ -10,12 +10,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from components.config.loader import PARAMS_FILE, load_study
+from components.config.loader import load_study
 from components.config.problems import ResultsError
 from components.profiling.operating_points import Budget, Choice, at_load, choose, join_points, place_text
 from components.results import ArmEvaluation, ArmProfile, OperatingPoint, read_record, write_record
 from components.results.files import RecordT
-from tasks.command import command_parser, positive_number, run_command, whole_number
+from tasks.command import add_path, command_parser, positive_number, run_command, whole_number
 
 EXAMPLES = """
 python -m tasks.select --latency-ms 8 --batch 1              the best quality within 8 ms per decoding step
@@ -103,7 +103,7 @@ def _records(kind: type[RecordT], folder: Path, models: Sequence[str]) -> dict[s
 
 def _arguments() -> argparse.Namespace:
     parser = command_parser("tasks.select", __doc__, EXAMPLES)
-    parser.add_argument("--params", type=Path, default=PARAMS_FILE, help="parameter file (default: %(default)s)")
+    add_path(parser, "--params", "params.yaml", "parameter file")
     parser.add_argument("--latency-ms", type=positive_number, help="longest decoding step, milliseconds")
     parser.add_argument("--throughput", type=positive_number, help="least decoding throughput of the batch, tokens/s")
     parser.add_argument("--memory-mb", type=positive_number, help="most memory of weights and cache, 10^6 bytes")
@@ -117,7 +117,7 @@ def _arguments() -> argparse.Namespace:
         help="quality, lower is better (default: %(default)s)",
     )
     parser.add_argument("--show", type=whole_number, default=5, help="points to print (default: %(default)s)")
-    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="folder of the results (default: %(default)s)")
+    add_path(parser, "--artifacts", "artifacts", "folder of the results")
     arguments = parser.parse_args()
     if arguments.latency_ms is None and arguments.throughput is None and arguments.memory_mb is None:
         parser.error("give a budget: --latency-ms, --throughput or --memory-mb")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from tasks.command import command_parser, progress_bar, run_command
+from tasks.command import add_path, command_parser, progress_bar, run_command
 
 EXAMPLES = """
 python -m tasks.tokenize                             the corpus of params.yaml, into artifacts/tokens and artifacts/tokenizer
@@ -36,13 +35,9 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = command_parser("tasks.tokenize", __doc__, EXAMPLES)
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("artifacts/tokens"), help="folder of the token shards (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--tokenizer-out", type=Path, default=Path("artifacts/tokenizer"), help="folder of the tokenizer (default: %(default)s)"
-    )
+    add_path(parser, "--params", "params.yaml", "parameter file")
+    add_path(parser, "--out", "artifacts/tokens", "folder of the token shards")
+    add_path(parser, "--tokenizer-out", "artifacts/tokenizer", "folder of the tokenizer")
     return parser.parse_args()
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from tasks.command import command_parser, run_command
+from tasks.command import add_path, command_parser, run_command
 
 EXAMPLES = """
 python -m tasks.track                                into mlruns/
@@ -35,7 +35,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = command_parser("tasks.track", __doc__, EXAMPLES)
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
+    add_path(parser, "--params", "params.yaml", "parameter file")
     return parser.parse_args()
 
 

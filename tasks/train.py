@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.command import command_parser, progress_bar, run_command
+from tasks.command import add_path, command_parser, progress_bar, run_command
 from tasks.phases import COMPUTE, MLFLOW, RAY, add_phase, phase
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _fill_mlflow(root: Path, arm: Arm, experiment: str) -> None:
 def _arguments() -> argparse.Namespace:
     parser = command_parser("tasks.train", __doc__, EXAMPLES)
     parser.add_argument("--arm", required=True, help="an arm, repair, expansion or control of the parameter file")
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file (default: %(default)s)")
+    add_path(parser, "--params", "params.yaml", "parameter file")
     return parser.parse_args()
 
 
