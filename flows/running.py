@@ -26,6 +26,7 @@ from tasks.stage import StageFailedError, StudyGraph, arm_of, kind_of, run_dvc_s
 TRAINING_STAGES = ("train", "repair", "expand", "control")
 EVALUATION_STAGES = ("evaluate", "evaluate-backbone", "evaluate-repair", "evaluate-expansion", "evaluate-control")
 PROFILE_STAGES = ("profile", "profile-backbone", "profile-repair", "profile-expansion", "profile-control")  # run alone: they time
+MOST_TAGS = 2  # of a stage: its kind and its arm
 HELD_BACK = "not run: a stage it needs failed"
 
 
@@ -95,7 +96,8 @@ def _run_in_order(
     backoff = exponential_backoff(runtime.retry_delay_seconds)
     stage_task = run_dvc_stage.with_options(retries=runtime.stage_retries, retry_delay_seconds=backoff)
     futures: dict[str, PrefectConcurrentFuture[StageTime]] = {}
-    with ThreadPoolTaskRunner(max_workers=max_parallel) as runner:
+    # The loop bounds what runs. Prefect warns of dead-locks unless it has more threads than a stage has tags.
+    with ThreadPoolTaskRunner(max_workers=max_parallel + MOST_TAGS) as runner:
         try:
             running: dict[Future[Any], str] = {}
             while len(futures) < len(names) or running:
