@@ -37,6 +37,8 @@ class TextCorpus(Section):
 
 
 class Benchmarks(Section):
+    """What models are scored on beside the validation set; nothing, when it is empty."""
+
     tasks: tuple[BenchmarkName, ...] = Field(description="zero-shot benchmarks that every model is scored on; [] for none")
     source: HubBenchmarks | LocalBenchmarks = Field(discriminator="kind")
     limit: int | Literal["all"] = Field(description="documents of each benchmark that are scored, from the first; all for all")

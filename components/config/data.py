@@ -57,6 +57,8 @@ class FileTokenizer(Section):
 
 
 class Data(Section):
+    """Where text comes from, how it becomes rows of tokens, and which of it is held out."""
+
     source: SotuSource | FilesSource | FineWebEduSource = Field(discriminator="kind")
     tokenizer: BpeTokenizer | FileTokenizer = Field(discriminator="kind")
     seq_len: int = Field(ge=8, description="tokens per row that are predicted")

@@ -23,6 +23,8 @@ class SpeculationGrid(Section):
 
 
 class Profile(Section):
+    """The loads that latency is measured under, and the drafts that speculation is tried with."""
+
     batch_sizes: Sizes = Field(description="sequences decoded at once")
     context_tokens: Sizes = Field(description="tokens in the cache of each sequence when decoding starts")
     decode_steps: int = Field(ge=1, description="decoding steps timed per turn, after the context")
