@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from components.inference.cache import Indices, KVCache
+from components.inference.cache import BlockCache, Indices, KVCache
 from components.models.stream_attention import Window
 
 
@@ -41,7 +41,7 @@ class _Seen(NamedTuple):
     """A sight over the tokens of a plan: the range of keys that any of them sees, and what is masked of it."""
 
     low: int
-    high: int
+    n_keys: int
     mask_R1QS: Tensor | None
     is_causal: bool
 
@@ -67,28 +67,33 @@ class AttentionPlan:
             present, first, n_new, places = _arrange(rows, positions)
         self._n_rows, self._n_new, self._n_seen = len(present), int(n_new.max()), int(positions.max()) + 1
         self._places_N = None if places is None else torch.from_numpy(places).to(cache.device)
-        self._rows: slice | Tensor = slice(int(present[0]), int(present[-1]) + 1)  # a view: nothing is copied
+        self._rows: slice | Tensor | None = None  # all of them
         if present[-1] - present[0] + 1 != len(present):
             self._rows = torch.from_numpy(present).to(cache.device)
+        elif len(present) < cache.n_sequences:
+            self._rows = slice(int(present[0]), int(present[-1]) + 1)  # a view: nothing is copied
         self._is_same = bool((first == first[0]).all() and (n_new == n_new[0]).all())
         self._first = first[:1] if self._is_same else first
         self._seen: dict[Sight, _Seen] = {}
 
-    def mix(self, q_MHK: Tensor, cached_2SGK: Tensor, sight: Sight = OWN_ROW) -> Tensor:
+    def mix(self, q_MW: Tensor, cached: BlockCache, sight: Sight = OWN_ROW) -> Tensor:
         """The values that each query may see, mixed; the keys and values of the new tokens are in the cache already.
 
         Shapes:
-            q_MHK: [N x rows that ask, H, K]. cached_2SGK: keys, then values, of all slots, [2, R x S x rows, G, K].
-            Returns [M, H K].
+            q_MW: [N x rows that ask, H K]. Returns the same.
         """
-        n_queries, n_heads, head_dim = q_MHK.shape
+        n_asking, n_queries = len(q_MW), self._n_new * sight.queries
         if self._places_N is not None:
-            q_NW = q_MHK.reshape(len(self._places_N), -1)
-            q_MHK = q_NW.new_zeros(self._n_rows * self._n_new, q_NW.shape[1]).index_copy_(0, self._places_N, q_NW)
-        q_RHQK = q_MHK.view(self._n_rows, self._n_new * sight.queries, -1, head_dim).transpose(1, 2)
+            q_NW = q_MW.reshape(len(self._places_N), -1)
+            q_MW = q_NW.new_zeros(self._n_rows * self._n_new, q_NW.shape[1]).index_copy_(0, self._places_N, q_NW)
+        if n_queries == 1:
+            q_RHQK = q_MW.view(self._n_rows, -1, 1, cached.head_dim)
+        else:
+            q_RHQK = q_MW.view(self._n_rows, n_queries, -1, cached.head_dim).transpose(1, 2)
         seen = self._seen.get(sight) or self._see(sight)
-        cached = cached_2SGK.view(2, self._cache.n_sequences, self._cache.capacity * sight.keys, -1, head_dim)
-        k_RGSK, v_RGSK = cached[:, self._rows, seen.low : seen.high].transpose(2, 3).unbind()
+        k_RGSK, v_RGSK = cached.keys.narrow(2, seen.low, seen.n_keys), cached.values.narrow(2, seen.low, seen.n_keys)
+        if self._rows is not None:
+            k_RGSK, v_RGSK = k_RGSK[self._rows], v_RGSK[self._rows]
         mixed_RHQK = F.scaled_dot_product_attention(
             q_RHQK,
             k_RGSK,
@@ -97,13 +102,18 @@ class AttentionPlan:
             is_causal=seen.is_causal,
             enable_gqa=q_RHQK.shape[1] != k_RGSK.shape[1],
         )
-        mixed_NW = mixed_RHQK.transpose(1, 2).reshape(self._n_rows * self._n_new, -1)
-        if self._places_N is not None:
-            mixed_NW = mixed_NW.index_select(0, self._places_N)
-        return mixed_NW.view(n_queries, n_heads * head_dim)
+        if n_queries > 1:
+            mixed_RHQK = mixed_RHQK.transpose(1, 2)
+        if self._places_N is None:
+            return mixed_RHQK.reshape(n_asking, -1)
+        mixed_NW = mixed_RHQK.reshape(self._n_rows * self._n_new, -1)
+        return mixed_NW.index_select(0, self._places_N).view(n_asking, -1)
 
     def _see(self, sight: Sight) -> _Seen:
         """Works the sight out, for all blocks that have it."""
+        if self._is_same and self._n_new == sight.queries == 1 and sight.window is None:  # one query each, that sees all
+            self._seen[sight] = _Seen(0, self._n_seen * sight.keys, None, False)
+            return self._seen[sight]
         own_A = np.maximum(np.arange(sight.queries) + sight.keys - sight.queries, 0)  # rows that ask are a token's last ones
         tokens_RT = self._first[:, None] + np.arange(self._n_new)
         last_RQ = (tokens_RT[:, :, None] * sight.keys + own_A).reshape(len(self._first), -1)
@@ -118,7 +128,7 @@ class AttentionPlan:
             key_S = np.arange(low, high)
             mask_RQS = (key_S <= last_RQ[:, :, None]) & (key_S >= oldest_RQ[:, :, None])
             mask_R1QS = torch.from_numpy(mask_RQS[:, None]).to(self._cache.device)
-        self._seen[sight] = _Seen(low, high, mask_R1QS, is_triangle)
+        self._seen[sight] = _Seen(low, high - low, mask_R1QS, is_triangle)
         return self._seen[sight]
 
 

@@ -16,24 +16,47 @@ from torch import Tensor, nn
 
 from components.config.model import BlockShape
 from components.inference.attention import AttentionPlan
+from components.inference.cache import BlockCache
 from components.models.blocks import Block, SwiGLU
 
 
+class Norm:
+    """RMSNorm over the last dimension: x gain sqrt(D) / hypot(|x|, sqrt(D eps)), half the operations of `F.rms_norm` on a CPU.
+
+    In less precision than float32, and on a GPU, where it is one operation, it is left to `F.rms_norm`.
+    """
+
+    def __init__(self, gain_D: Tensor, eps: float) -> None:
+        self._gain_D, self._eps = gain_D.detach(), eps
+        self._is_own = gain_D.device.type == "cpu" and gain_D.dtype == torch.float32
+        root = len(gain_D) ** 0.5
+        self._scaled_D, self._floor = self._gain_D * root, torch.tensor(root * eps**0.5)
+
+    def __call__(self, x_ND: Tensor) -> Tensor:
+        """The normed rows."""
+        if not self._is_own:
+            return F.rms_norm(x_ND, self._gain_D.shape, self._gain_D, self._eps)
+        return x_ND.mul(self._scaled_D).div_(torch.linalg.vector_norm(x_ND, dim=-1, keepdim=True).hypot_(self._floor))
+
+
 class BlockWeights(NamedTuple):
-    """The matrices and gains of one block; the same storage as the model's.
+    """The norms and matrices of one block; the same storage as the model's, but for the norms' gains.
 
     Attributes:
-        q_norm, k_norm: gains of the norms of queries and keys; None without.
+        qkv, queries, keys_values, out, gate_up, down: matrices [from, to]; the second and third are the parts of the first.
+        q_norm, k_norm: norms of queries and keys; None without.
         gate_up, down: of the SwiGLU; None with a feed-forward of another kind, which is then `ffn`.
     """
 
     shape: BlockShape
-    attention_norm: Tensor
+    attention_norm: Norm
     qkv: Tensor
-    q_norm: Tensor | None
-    k_norm: Tensor | None
+    queries: Tensor
+    keys_values: Tensor
+    q_norm: Norm | None
+    k_norm: Norm | None
     out: Tensor
-    ffn_norm: Tensor
+    ffn_norm: Norm
     gate_up: Tensor | None
     down: Tensor | None
     ffn: nn.Module
@@ -41,75 +64,72 @@ class BlockWeights(NamedTuple):
     @classmethod
     def of(cls, block: Block) -> BlockWeights:
         attention, ffn = block.attention, block.ffn
-        has_norms = attention.shape.qk_norm
+        shape, has_norms = attention.shape, attention.shape.qk_norm
+        qkv = attention.qkv.weight.detach().t()
         return cls(
-            shape=attention.shape,
-            attention_norm=block.attention_norm.weight,
-            qkv=attention.qkv.weight,
-            q_norm=attention.q_norm.weight if has_norms else None,
-            k_norm=attention.k_norm.weight if has_norms else None,
-            out=attention.out.weight,
-            ffn_norm=block.ffn_norm.weight,
-            gate_up=ffn.gate_up.weight if isinstance(ffn, SwiGLU) else None,
-            down=ffn.down.weight if isinstance(ffn, SwiGLU) else None,
+            shape=shape,
+            attention_norm=Norm(block.attention_norm.weight, shape.norm_eps),
+            qkv=qkv,
+            queries=qkv[:, : shape.d_queries],
+            keys_values=qkv[:, shape.d_queries :],
+            q_norm=Norm(attention.q_norm.weight, shape.norm_eps) if has_norms else None,
+            k_norm=Norm(attention.k_norm.weight, shape.norm_eps) if has_norms else None,
+            out=attention.out.weight.detach().t(),
+            ffn_norm=Norm(block.ffn_norm.weight, shape.norm_eps),
+            gate_up=ffn.gate_up.weight.detach().t() if isinstance(ffn, SwiGLU) else None,
+            down=ffn.down.weight.detach().t() if isinstance(ffn, SwiGLU) else None,
             ffn=ffn,
         )
 
 
-def run_block(weights: BlockWeights, x_ND: Tensor, plan: AttentionPlan, cached_2SGK: Tensor) -> Tensor:
-    """The residual stream after the block; the tokens' keys and values are then in the cache.
-
-    Shapes:
-        x_ND: [N, D]. cached_2SGK: keys, then values, of all slots of the cache, [2, R * S, G, K].
-    """
+def run_block(weights: BlockWeights, x_ND: Tensor, plan: AttentionPlan, cached: BlockCache) -> Tensor:
+    """The residual stream after the block; the tokens' keys and values are then in the cache."""
     shape = weights.shape
     n_heads, n_rotated = shape.n_heads, shape.n_heads + shape.n_kv_heads
-    qkv = F.linear(norm(x_ND, weights.attention_norm, shape.norm_eps), weights.qkv).view(x_ND.shape[0], -1, shape.head_dim)
+    qkv_NW = torch.mm(weights.attention_norm(x_ND), weights.qkv)
+    qk_NHK = qkv_NW.view(len(x_ND), -1, shape.head_dim).narrow(1, 0, n_rotated)
     if weights.q_norm is not None and weights.k_norm is not None:
-        qkv[:, :n_heads] = norm(qkv[:, :n_heads], weights.q_norm, shape.norm_eps)
-        qkv[:, n_heads:n_rotated] = norm(qkv[:, n_heads:n_rotated], weights.k_norm, shape.norm_eps)
-    turn(qkv[:, :n_rotated], plan.cos, plan.sin)
-    cached_2SGK.index_copy_(1, plan.slots_N, qkv[:, n_heads:].view(-1, 2, shape.n_kv_heads, shape.head_dim).transpose(0, 1))
-    return finish_block(weights, x_ND, plan.mix(qkv[:, :n_heads], cached_2SGK))
+        qk_NHK[:, :n_heads] = weights.q_norm(qk_NHK[:, :n_heads])
+        qk_NHK[:, n_heads:] = weights.k_norm(qk_NHK[:, n_heads:])
+    turn(qk_NHK, plan.cos, plan.sin)
+    q_NW, kv_NW = qkv_NW.split_with_sizes((shape.d_queries, 2 * shape.d_keys), 1)
+    cached.put(plan.slots_N, kv_NW)
+    return finish_block(weights, x_ND, plan.mix(q_NW, cached))
 
 
-def finish_block(weights: BlockWeights, x_ND: Tensor, mixed_ND: Tensor) -> Tensor:
+def finish_block(weights: BlockWeights, x_ND: Tensor, mixed_NW: Tensor) -> Tensor:
     """The residual stream after the block, from the values that its attention mixed."""
-    x_ND = x_ND + F.linear(mixed_ND, weights.out)
-    normed_ND = norm(x_ND, weights.ffn_norm, weights.shape.norm_eps)
+    x_ND = torch.addmm(x_ND, mixed_NW, weights.out)
+    normed_ND = weights.ffn_norm(x_ND)
     if weights.gate_up is None or weights.down is None:
         out_ND: Tensor = weights.ffn(normed_ND[None])[0]
         return x_ND + out_ND
-    gate_NF, up_NF = F.linear(normed_ND, weights.gate_up).chunk(2, dim=-1)
-    return torch.add(x_ND, F.linear(F.silu(gate_NF).mul_(up_NF), weights.down))
+    gate_NF, up_NF = torch.mm(normed_ND, weights.gate_up).split_with_sizes((weights.shape.d_inner, weights.shape.d_inner), 1)
+    return torch.addmm(x_ND, F.silu(gate_NF, inplace=True).mul_(up_NF), weights.down)
 
 
-def keep_keys(weights: BlockWeights, normed_ND: Tensor, cos: Tensor, sin: Tensor, slots_N: Tensor, cached_2SGK: Tensor) -> None:
+def keep_keys(weights: BlockWeights, normed_MD: Tensor, cos: Tensor, sin: Tensor, slots_N: Tensor, cached: BlockCache) -> None:
     """Makes keys and values of a block from its normed input, and puts them into the cache: what `run_block` does, alone."""
     shape = weights.shape
-    kv = F.linear(normed_ND, weights.qkv[shape.d_queries :]).view(-1, 2, shape.n_kv_heads, shape.head_dim)
+    kv_MW = torch.mm(normed_MD, weights.keys_values)
+    k_MGK = kv_MW.view(len(kv_MW), -1, shape.head_dim).narrow(1, 0, shape.n_kv_heads)
     if weights.k_norm is not None:
-        kv[:, 0] = norm(kv[:, 0], weights.k_norm, shape.norm_eps)
-    turn(kv[:, 0], cos, sin)
-    cached_2SGK.index_copy_(1, slots_N, kv.transpose(0, 1))
+        k_MGK.copy_(weights.k_norm(k_MGK))
+    turn(k_MGK, cos, sin)
+    cached.put(slots_N, kv_MW)
 
 
 def make_queries(weights: BlockWeights, normed_ND: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Queries of a block from its normed input, [N, H, K]: what `run_block` does, alone."""
-    shape = weights.shape
-    q_NHK = F.linear(normed_ND, weights.qkv[: shape.d_queries]).view(-1, shape.n_heads, shape.head_dim)
+    """Queries of a block from its normed input, [N, H K]: what `run_block` does, alone."""
+    q_NW = torch.mm(normed_ND, weights.queries)
+    q_NHK = q_NW.view(len(q_NW), -1, weights.shape.head_dim)
     if weights.q_norm is not None:
-        q_NHK = norm(q_NHK, weights.q_norm, shape.norm_eps)
+        q_NHK.copy_(weights.q_norm(q_NHK))
     turn(q_NHK, cos, sin)
-    return q_NHK
+    return q_NW
 
 
 def turn(x_NHK: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Rotates in place, by the angles of `KVCache.rotation`."""
     swapped = x_NHK.roll(x_NHK.shape[-1] // 2, -1)
     x_NHK.mul_(cos).addcmul_(swapped, sin)
-
-
-def norm(x_ND: Tensor, gain_D: Tensor, eps: float) -> Tensor:
-    """RMSNorm over the last dimension."""
-    return F.rms_norm(x_ND, gain_D.shape, gain_D, eps)

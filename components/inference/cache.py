@@ -8,8 +8,8 @@ last cached block leaves its residual stream behind ("rests"), so that it can go
 Everything is counted in tokens. With n hidden-decoding streams a token has n rows, of which each block keeps those that it reads:
 they lie next to each other, and so do the rows that rest.
 
-Shapes: R sequences, S positions (tokens), G key and value heads, K channels per head, W width of a token's resting rows together,
-N tokens packed one after another.
+Shapes: R sequences, S positions (tokens), C keys a token, G key and value heads, K channels per head, W width of a token's resting
+rows together, N tokens packed one after another.
 """
 
 from __future__ import annotations
@@ -21,10 +21,45 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from components.config.model import BlockShape
 from components.config.schema import Model
 from components.models.blocks import rotary_angles
 
 Indices = npt.NDArray[np.int64]
+
+
+class BlockCache:
+    """Keys and values of one block.
+
+    A row's keys and values lie next to each other, so that they are written by one copy of what the block's matrix gave. Rows of a
+    token that see only their own kind count as heads of one key.
+
+    Attributes:
+        keys, values: [R, heads, S * C, K], views; position p of sequence r is at [r, :, p * C : (p + 1) * C].
+        head_dim: K.
+    """
+
+    def __init__(self, kept: Tensor, n_sequences: int, shape: BlockShape) -> None:
+        """Takes the memory, [R * S * C, 2, rows that count as heads, G * K]."""
+        self._apart, self.head_dim = kept.shape[2], shape.head_dim
+        self._kept = kept if self._apart > 1 else kept.flatten(1)
+        by_head = kept.view(n_sequences, -1, 2, self._apart * shape.n_kv_heads, shape.head_dim)
+        self.keys, self.values = by_head.permute(2, 0, 3, 1, 4).unbind()
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of keys and values, used or not."""
+        return self._kept.numel() * self._kept.element_size()
+
+    def put(self, slots_N: Tensor, kv_MW: Tensor) -> None:
+        """Writes rows, the keys of all heads and then the values in each, to the slots of their keys.
+
+        Shapes:
+            slots_N: slot of position p of sequence r is r * S + p, times C. kv_MW: [N * rows that count as heads, 2 * G * K].
+        """
+        if self._apart > 1:
+            kv_MW = kv_MW.view(len(slots_N), self._apart, 2, -1).transpose(1, 2)
+        self._kept.index_copy_(0, slots_N, kv_MW)
 
 
 class KVCache:
@@ -33,8 +68,9 @@ class KVCache:
     Attributes:
         capacity: positions that each sequence can hold.
         deepest: blocks that have a cache; no sequence can run deeper.
-        blocks: keys, then values, of each block, [2, R * S * rows, G, K]; position p of sequence r is slot r * capacity + p.
-        tokens: int64 [R * S], in the same slots.
+        blocks: keys and values of each.
+        tokens: int64 [R * S], on the host; position p of sequence r is slot r * S + p.
+        device: of the blocks.
     """
 
     def __init__(
@@ -46,13 +82,14 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         n_streams: int = 1,
-        rows: Sequence[int] | None = None,
+        rows: Sequence[tuple[int, int]] | None = None,
     ) -> None:
         """Allocates everything at once; nothing grows later.
 
         Args:
             n_streams: rows of a token.
-            rows: of these, how many each block keeps; all by default.
+            rows: of these, how many each block keeps, and how many keys they make: as many, or one with the rows as heads, which is
+                the default.
 
         Raises:
             ValueError: no sequence, no position, or `deepest` outside the model.
@@ -64,11 +101,12 @@ class KVCache:
             )
         self.n_sequences, self.capacity, self.deepest = n_sequences, capacity, deepest
         shapes, n_slots = model.blocks[:deepest], n_sequences * capacity
+        self.tokens = np.zeros(n_slots, dtype=np.int64)
+        self.device, self._dtype = torch.device(device), dtype
         self.blocks = [
-            torch.zeros(2, n_slots * n_rows, shape.n_kv_heads, shape.head_dim, dtype=dtype, device=device)
-            for shape, n_rows in zip(shapes, rows or [n_streams] * deepest, strict=True)
+            self.new_block(shape, n_rows, n_keys)
+            for shape, (n_rows, n_keys) in zip(shapes, rows or [(n_streams, 1)] * deepest, strict=True)
         ]
-        self.tokens = torch.zeros(n_slots, dtype=torch.int64, device=device)
         # a token that has come to the last block never rests
         resting_width = n_streams * shapes[-2].d_model if deepest > 1 else 0
         self._resting = torch.zeros(n_slots, resting_width, dtype=dtype, device=device)
@@ -78,14 +116,10 @@ class KVCache:
         self._cos = torch.cat((angles.cos, angles.cos), -1).to(dtype)[:, 0]
         self._sin = torch.cat((-angles.sin, angles.sin), -1).to(dtype)[:, 0]
 
-    @property
-    def device(self) -> torch.device:
-        return self.tokens.device
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of keys and values, used or not."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.blocks)
+    def new_block(self, shape: BlockShape, n_rows: int = 1, n_keys: int = 1) -> BlockCache:
+        """Room for the keys and values of one more block."""
+        kept = torch.zeros(len(self.tokens) * n_keys, 2, n_rows // n_keys, shape.d_keys, dtype=self._dtype, device=self.device)
+        return BlockCache(kept, self.n_sequences, shape)
 
     def length(self, row: int) -> int:
         """Tokens of a sequence."""
@@ -105,14 +139,10 @@ class KVCache:
             start = self.length(row)
             if start + len(tokens) > self.capacity:
                 raise ValueError(f"sequence {row} is full: {start} + {len(tokens)} tokens, capacity {self.capacity}")
-        slots, flat = list[int](), list[int]()
         for row, tokens in new_tokens.items():
             first = row * self.capacity + self.length(row)
-            slots.extend(range(first, first + len(tokens)))
-            flat.extend(tokens)
+            self.tokens[first : first + len(tokens)] = tokens
             self._counts[row, 0] += len(tokens)
-        if flat:
-            self.tokens.index_copy_(0, torch.tensor(slots, device=self.device), torch.tensor(flat, device=self.device))
 
     def crop(self, row: int, n_tokens: int) -> None:
         """Keeps exactly the first `n_tokens` tokens of a sequence.
@@ -124,18 +154,22 @@ class KVCache:
             raise ValueError(f"cannot keep {n_tokens} tokens of sequence {row}: it has {self.length(row)}")
         np.minimum(self._counts[row], n_tokens, out=self._counts[row])
 
-    def waiting(self, row: int, depth: int) -> Indices:
-        """Positions of the tokens that have come through block `depth - 1` and no further, in order."""
-        return np.arange(self._counts[row, depth], self._counts[row, depth - 1])
+    def waiting(self, rows: Sequence[int], depth: int) -> tuple[Indices, Indices]:
+        """Sequence and position of every token, of these sequences, that has come through block `depth - 1` and no further."""
+        counts = self._counts[rows]
+        first = counts[:, depth]
+        n_waiting = counts[:, depth - 1] - first
+        ends = n_waiting.cumsum()
+        return np.repeat(rows, n_waiting), np.arange(ends[-1]) + np.repeat(first - ends + n_waiting, n_waiting)
 
     def starts(self, rows: Sequence[int]) -> set[int]:
         """Depths of the blocks that tokens of these sequences are waiting for."""
-        counts = self._counts[list(rows)]
+        counts = self._counts[rows]
         return set((np.flatnonzero((counts[:, :-1] > counts[:, 1:]).any(axis=0)) + 1).tolist())
 
-    def mark_passed(self, row: int, depth: int) -> None:
-        """Records that all tokens of a sequence have come through block `depth`."""
-        self._counts[row, 1 : depth + 1] = self._counts[row, 0]
+    def mark_passed(self, rows: Sequence[int], depth: int) -> None:
+        """Records that all tokens of these sequences have come through block `depth`."""
+        self._counts[rows, 1 : depth + 1] = self._counts[rows, :1]
 
     def rest(self, slots_N: Tensor, x_NW: Tensor) -> None:
         """Keeps the residual streams of tokens that stop before the last cached block."""

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -82,6 +81,13 @@ class Engine:
         self.cache = self._trunk.cache
         self.work = 0
 
+    def kv_bytes(self, n_tokens: int) -> int:
+        """Bytes of the keys and values kept of `n_tokens` tokens of every sequence.
+
+        All are kept, also those that a block with a local window does not see any more: a sequence can be cropped to any length.
+        """
+        return sum(block.n_bytes for block in self._trunk.caches) // self.cache.capacity * n_tokens
+
     @torch.inference_mode()
     def advance(self, feeds: Sequence[Feed]) -> list[Arrival]:
         """Appends tokens and brings every named sequence to its depth; one arrival per feed.
@@ -110,12 +116,13 @@ class Engine:
             self.work += len(packed.rows)
             if depth in ends:
                 x_ND = self._trunk.read_out(x_NW, depth, plan)
-                arrivals |= {row: Arrival(depth, x_ND, np.flatnonzero(packed.rows == row)) for row in ends[depth]}
+                places = _places(packed.rows, ends[depth])
+                arrivals |= {row: Arrival(depth, x_ND, mine) for row, mine in zip(ends[depth], places, strict=True)}
                 if depth < self.cache.deepest:
-                    self._rest(plan, x_NW, np.isin(packed.rows, ends[depth]))
+                    self._rest(plan, x_NW, np.concatenate(places))
                 packed, plan = (_without(packed, ends[depth]), None) if depth < max(ends) else (None, None)
-        for feed in feeds:
-            self.cache.mark_passed(feed.row, feed.depth)
+        for depth, rows in ends.items():
+            self.cache.mark_passed(rows, depth)
         return [arrivals[feed.row] for feed in feeds]
 
     @torch.inference_mode()
@@ -152,20 +159,20 @@ class Engine:
 
     def _joining(self, rows: Sequence[int], depth: int) -> _Packed:
         """The tokens of these sequences that go on, or start, at block `depth`."""
-        waiting = [self.cache.waiting(row, depth) for row in rows]
-        positions = np.concatenate(waiting)
-        packed_rows = np.repeat(np.array(rows), [len(part) for part in waiting])
-        slots_N = torch.from_numpy(packed_rows * self.cache.capacity + positions).to(self.cache.device)
-        tokens_N = self.cache.tokens.index_select(0, slots_N)
-        x_NW = self.cache.take_up(slots_N, self._trunk.width_after(depth - 1)) if depth > 1 else None
+        packed_rows, positions = self.cache.waiting(rows, depth)
+        slots = packed_rows * self.cache.capacity + positions
+        tokens_N = torch.from_numpy(self.cache.tokens[slots]).to(self.cache.device)
+        x_NW = None
+        if depth > 1:
+            x_NW = self.cache.take_up(torch.from_numpy(slots).to(self.cache.device), self._trunk.width_after(depth - 1))
         return _Packed(packed_rows, positions, tokens_N, x_NW)
 
-    def _rest(self, plan: AttentionPlan, x_NW: Tensor, chosen: npt.NDArray[np.bool_]) -> None:
+    def _rest(self, plan: AttentionPlan, x_NW: Tensor, places: Indices) -> None:
         """Keeps the residual streams of tokens that end here, above the last cached block."""
-        if chosen.all():
+        if len(places) == len(x_NW):
             self.cache.rest(plan.slots_N, x_NW)
         else:
-            kept = torch.from_numpy(np.flatnonzero(chosen)).to(x_NW.device)
+            kept = torch.from_numpy(places).to(x_NW.device)
             self.cache.rest(plan.slots_N[kept], x_NW[kept])
 
     def _check(self, feeds: Sequence[Feed]) -> None:
@@ -187,7 +194,7 @@ def build_trunk(model: Cascade, n_sequences: int, capacity: int, deepest: int) -
     """The trunk of a model, of its kind."""
     if isinstance(model, StreamedCascade):
         return StreamedTrunk(model, n_sequences, capacity, deepest)
-    if isinstance(model, Repaired) and model.part == "block":
+    if isinstance(model, Repaired):
         return RepairedTrunk(model, n_sequences, capacity, deepest)
     return Trunk(model, n_sequences, capacity, deepest)
 
@@ -201,6 +208,13 @@ def _merge(joining: _Packed, packed: _Packed) -> _Packed:
         torch.cat((joining.tokens_N, packed.tokens_N)),
         torch.cat((joining.x_NW, packed.x_NW)),
     )
+
+
+def _places(packed_rows: Indices, rows: Sequence[int]) -> list[Indices]:
+    """Where the tokens of each sequence are among the packed ones."""
+    if packed_rows.tolist() == rows:  # a token of each
+        return list(np.arange(len(rows))[:, None])
+    return [np.flatnonzero(packed_rows == row) for row in rows]
 
 
 def _without(packed: _Packed, rows: Sequence[int]) -> _Packed | None:

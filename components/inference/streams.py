@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from components.inference.attention import OWN_ROW, AttentionPlan, Sight
-from components.inference.block import finish_block, keep_keys, make_queries, norm
+from components.inference.block import finish_block, keep_keys, make_queries
 from components.inference.cache import Indices, KVCache
 from components.inference.trunk import Trunk
 from components.models.streams import BlockRule, StreamedCascade
@@ -51,11 +51,11 @@ class StreamPlan(AttentionPlan):
             self._rotations[key] = _Rows(*self._cache.rotation(positions_M))
         return self._rotations[key]
 
-    def slots(self, n_rows: int) -> Tensor:
-        """Where a block that keeps so many rows of a token puts them."""
-        if n_rows not in self._slots:
-            self._slots[n_rows] = (self.slots_N[:, None] * n_rows + torch.arange(n_rows, device=self.slots_N.device)).flatten()
-        return self._slots[n_rows]
+    def slots(self, n_keys: int) -> Tensor:
+        """Where a block with so many keys a token puts them."""
+        if n_keys not in self._slots:
+            self._slots[n_keys] = (self.slots_N[:, None] * n_keys + torch.arange(n_keys, device=self.slots_N.device)).flatten()
+        return self._slots[n_keys]
 
 
 class StreamedTrunk(Trunk):
@@ -69,7 +69,8 @@ class StreamedTrunk(Trunk):
         sources = ((model.streams.mirror_source(depth), depth) for depth in range(1, deepest + 1))
         self._mirrors = {source: depth for source, depth in sources if source is not None}
         weight = model.exit_at(1).norm.weight
-        rows = [len(self._streams(rule.read)) for rule in self._rules]
+        self._sights = [self._sight(rule) for rule in self._rules]
+        rows = [(len(self._streams(rule.read)), sight.keys) for rule, sight in zip(self._rules, self._sights, strict=True)]
         return KVCache(model.settings, n_sequences, capacity, deepest, weight.dtype, weight.device, self._n, rows)
 
     def plan(self, rows: Indices, positions: Indices) -> StreamPlan:
@@ -79,15 +80,15 @@ class StreamedTrunk(Trunk):
         x_MD = self._enter(depth, x_NW, tokens_N)
         rule, weights = self._rules[depth - 1], self._weights[depth - 1]
         n_tokens = len(tokens_N)
-        normed_MD = norm(x_MD, weights.attention_norm, weights.shape.norm_eps)
+        normed_MD = weights.attention_norm(x_MD)
         if self.model.streams.mirror_source(depth) is None:
             self._keep(depth, normed_MD, plan)
         if depth in self._mirrors:
             self._keep(self._mirrors[depth], normed_MD, plan)
         angles = plan.rotation(self._streams(rule.asking), rule.counts_tokens)
-        q_MHK = make_queries(weights, self._asked(normed_MD, rule, n_tokens), *angles)
-        mixed_MD = plan.mix(q_MHK, self.cache.blocks[depth - 1], self._sight(rule))
-        return finish_block(weights, self._asked(x_MD, rule, n_tokens), mixed_MD).view(n_tokens, -1)
+        q_MW = make_queries(weights, self._asked(normed_MD, rule, n_tokens), *angles)
+        mixed_MW = plan.mix(q_MW, self.cache.blocks[depth - 1], self._sights[depth - 1])
+        return finish_block(weights, self._asked(x_MD, rule, n_tokens), mixed_MW).view(n_tokens, -1)
 
     def width_after(self, depth: int) -> int:
         return super().width_after(depth) * len(self._streams(self._rules[depth - 1].asking))
@@ -104,8 +105,7 @@ class StreamedTrunk(Trunk):
     def _keep(self, depth: int, normed_MD: Tensor, plan: StreamPlan) -> None:
         """Puts the keys and values that block `depth` makes of normed rows, all streams of every token, into the cache."""
         rule = self._rules[depth - 1]
-        streams = self._streams(rule.read)
-        angles, slots = plan.rotation(streams, rule.counts_tokens), plan.slots(len(streams))
+        angles, slots = plan.rotation(self._streams(rule.read), rule.counts_tokens), plan.slots(self._sights[depth - 1].keys)
         keep_keys(self._weights[depth - 1], normed_MD[rule.read], *angles, slots, self.cache.blocks[depth - 1])
 
     def _asked(self, x_MD: Tensor, rule: BlockRule, n_tokens: int) -> Tensor:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from components.inference.attention import AttentionPlan
-from components.inference.block import BlockWeights, run_block
-from components.inference.cache import Indices, KVCache
+from components.inference.block import BlockWeights, Norm, run_block
+from components.inference.cache import BlockCache, Indices, KVCache
 from components.models.blocks import Block
-from components.models.cascade import Cascade
+from components.models.cascade import Cascade, Exit
 
 
 class Trunk:
@@ -35,7 +36,15 @@ class Trunk:
         self.model = model
         self.cache = self._new_cache(n_sequences, capacity, deepest)
         self._weights = [BlockWeights.of(cast(Block, block)) for block in list(model.blocks)[:deepest]]
+        self._exits = [
+            (Norm(out.norm.weight, out.norm.eps), out.head.weight.detach().t()) for out in cast(list[Exit], list(model.exits))
+        ]
         self._entries = {1, *(depth + 1 for depth in model.settings.exits)}
+
+    @property
+    def caches(self) -> list[BlockCache]:
+        """Keys and values of all blocks."""
+        return self.cache.blocks
 
     def _new_cache(self, n_sequences: int, capacity: int, deepest: int) -> KVCache:
         weight = self.model.exit_at(1).norm.weight
@@ -61,5 +70,5 @@ class Trunk:
 
     def logits(self, x_ND: Tensor, depth: int) -> Tensor:
         """Logits [N, V] of what predicts after block `depth`."""
-        hidden_ND, head_VD = self.model.read_residual(x_ND[None], depth)
-        return hidden_ND @ head_VD.T
+        norm, head_DV = self._exits[self.model.segment_at(depth)]
+        return torch.mm(norm(x_ND), head_DV)

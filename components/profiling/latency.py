@@ -21,9 +21,7 @@ from components.config.schema import Profile
 from components.inference.engine import Engine, Feed
 from components.models.cascade import Cascade
 from components.models.devices import peak_memory_bytes
-from components.models.repaired import Repaired
 from components.models.sizes import prefix_parameters
-from components.models.stream_sizes import cache_bytes
 from components.results import LatencyCell, LatencyViolation, Timing
 
 LEAST_TURNS = 3  # quartiles of fewer say nothing
@@ -51,10 +49,11 @@ class Stopwatch:
 
 @dataclass
 class Turn:
-    """Clock readings of one turn, and the largest memory seen in it."""
+    """Clock readings of one turn, what its cache kept of the context, and the largest memory seen in it."""
 
     prefill: list[float] = field(default_factory=list)
     decode: list[float] = field(default_factory=list)
+    kv_bytes: int = 0
     peak_memory_bytes: int = 0
 
 
@@ -112,7 +111,7 @@ def take_turn(model: Cascade, depth: int, batch_size: int, context_tokens: int, 
     for row in range(batch_size):
         engine.cache.crop(row, 0)
     newest = prompts
-    turn = Turn(prefill=[watch.seconds(feed)])
+    turn = Turn(prefill=[watch.seconds(feed)], kv_bytes=engine.kv_bytes(context_tokens))
     turn.decode = [watch.seconds(feed) for _ in range(decode_steps)]
     turn.peak_memory_bytes = peak_memory_bytes(device)
     return turn
@@ -170,8 +169,6 @@ def _cell(model: Cascade, depth: int, batch_size: int, context_tokens: int, turn
     prefill = timing([seconds for turn in turns for seconds in turn.prefill])
     decode = timing([seconds for turn in turns for seconds in turn.decode])
     shape = model.settings.serving(model.n_running)
-    has_own_block = isinstance(model, Repaired) and model.part == "block" and str(depth) in model.repairs
-    own_cache = 2 * shape.blocks[depth - 1].d_keys * context_tokens * itemsize if has_own_block else 0
     parameters = prefix_parameters(shape, model.vocab_size, depth) + model.added_cost(depth, context_tokens)[0]
     return LatencyCell(
         depth=depth,
@@ -183,6 +180,6 @@ def _cell(model: Cascade, depth: int, batch_size: int, context_tokens: int, turn
         prefill_tokens_per_second=tokens_per_second(batch_size * context_tokens, prefill.median_seconds),
         decode_tokens_per_second=tokens_per_second(batch_size, decode.median_seconds),
         weight_bytes=parameters * itemsize,
-        kv_bytes=batch_size * (cache_bytes(shape, depth, context_tokens, itemsize) + own_cache),
+        kv_bytes=turns[-1].kv_bytes,
         peak_memory_bytes=max(turn.peak_memory_bytes for turn in turns),
     )

@@ -25,7 +25,7 @@ class LatencyCell(Record):
         prefill: reading `batch_size` contexts at once, to the first new token.
         decode: one step, `batch_size` new tokens.
         weight_bytes: of the prefix alone, as it would be served.
-        kv_bytes: keys and values of the whole batch at that context.
+        kv_bytes: keys and values that the engine keeps of the whole batch at that context, also those outside of local windows.
         peak_memory_bytes: the largest seen: tensors of the GPU in this cell; on a CPU the process so far.
     """
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from components.config.schema import Segment
-from components.inference.cache import KVCache
 from components.inference.engine import Engine, Feed
 from components.models.cascade import Cascade
 from components.models.repaired import Repaired, RepairPart
@@ -182,8 +181,10 @@ def test_a_repair_block_attends_to_tokens_that_were_read_out_elsewhere(seed: int
 
 
 def test_the_cache_takes_the_bytes_that_planning_counts() -> None:
-    model = toy_model(segments=(Segment(n_blocks=2, d_model=16), Segment(n_blocks=1, d_model=24)))
-    assert KVCache(model, 3, 7, 3).n_bytes == 3 * cache_bytes(model, 3, 7, 4) == 3 * 7 * 2 * 4 * (16 + 16 + 24)
+    shape = toy_model(segments=(Segment(n_blocks=2, d_model=16), Segment(n_blocks=1, d_model=24)))
+    engine = Engine(Cascade(shape, VOCAB), 3, 7)
+    assert engine.kv_bytes(7) == sum(block.n_bytes for block in engine.cache.blocks)
+    assert engine.kv_bytes(5) == 3 * cache_bytes(shape, 3, 5, 4) == 3 * 5 * 2 * 4 * (16 + 16 + 24)
 
 
 @pytest.mark.parametrize("depth", [1, 3, 5])
@@ -191,7 +192,7 @@ def test_bfloat16_weights_run_with_a_bfloat16_cache(depth: int) -> None:
     model, tokens = _cascade(junction_norm=True).to(torch.bfloat16), toy_tokens(1, 12)
     engine = Engine(model, 1, 12)
     decoded = torch.cat([_feed(engine, 0, token[None], depth) for token in tokens[0]])
-    assert decoded.dtype == engine.cache.blocks[0].dtype == torch.bfloat16
+    assert decoded.dtype == engine.cache.blocks[0].keys.dtype == torch.bfloat16
     wanted = model.float()(tokens, depth)[0].detach()
     # bfloat16 keeps 8 bits: a few roundings of 0.4 % each, of logits up to about 5
     assert float((decoded.float() - wanted).abs().max()) < 0.03 * float(wanted.abs().max())

@@ -150,5 +150,14 @@ def test_the_cache_takes_the_bytes_that_planning_counts(layout: str, n: int) -> 
     model = _model(layout)
     for depth in DEPTHS:
         with model.running(n):
-            taken = Engine(model, 3, 1, depth).cache.n_bytes
+            taken = Engine(model, 3, 9, depth).kv_bytes(1)  # a token that every window sees
         assert taken == 3 * cache_bytes(model.settings.serving(n), depth, 1, 4)
+
+
+@pytest.mark.parametrize("layout", ["window of tokens", "window of rows"])
+def test_a_local_block_keeps_the_rows_that_have_left_its_window_and_counts_them(layout: str) -> None:
+    """The engine can be cropped to any length, so it keeps what a server that never goes back would drop."""
+    model, whole = _model(layout), _model("all cross, physical")
+    taken = Engine(model, 3, 9).kv_bytes(7)
+    assert taken == 3 * cache_bytes(whole.settings.serving(4), 5, 7, 4)
+    assert taken > 3 * cache_bytes(model.settings.serving(4), 5, 7, 4)

@@ -123,6 +123,13 @@ def test_every_number_of_streams_that_the_model_is_trained_for_gets_cells() -> N
         assert cell.weight_bytes == 4 * prefix_parameters(model.settings.serving(n), VOCAB, 5)
 
 
+def test_rows_outside_of_a_local_window_count_as_long_as_the_engine_keeps_them() -> None:
+    layers, local = ("cross_local", "intra", "cross_local", "intra", "intra"), {"size": 2, "unit": "tokens"}
+    model = toy_streamed(dtype=torch.float32, n_streams=2, layers=layers, local=local)
+    cells = profile_latency(model.eval(), _grid(batch_sizes=(2,)), Stopwatch.of(torch.device("cpu")))
+    assert cells[2].kv_bytes == 4 * 2 * 6 * 2 * 2 * (16 + 16 + 24)
+
+
 def test_only_the_prefix_runs_in_the_timed_part_and_warm_up_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[int, int]] = []
 
@@ -150,4 +157,5 @@ def test_a_repair_block_counts_as_part_of_the_prefix() -> None:
     model = Repaired(toy_model(), VOCAB, "block", [1, 3])
     cells = profile_latency(model.eval(), _grid(batch_sizes=(1,)), Stopwatch.of(torch.device("cpu")))
     assert [cell.depth for cell in cells] == [1, 2, 3, 4, 5]
-    assert [cell.kv_bytes for cell in cells[:3]] == [4 * 6 * 2 * width for width in (16 + 16, 16 + 16, 16 + 16 + 24 + 24)]
+    kept = (16 + 16, 16 + 16 + 16, 16 + 16 + 16 + 24 + 24)  # the repair of depth 1 is kept up to date at deeper ones too
+    assert [cell.kv_bytes for cell in cells[:3]] == [4 * 6 * 2 * width for width in kept]
