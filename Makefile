@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup study test check lint fast ui server serve scale bench clean
+.PHONY: help setup study test check lint fast ui server serve scale bench lock clean
 
 help:          ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -60,6 +60,15 @@ scale: setup   ## put another parameter file in place of params.yaml: SCALE=quic
 
 bench: setup   ## speed against what users would pick instead, one small table (SIZE=smoke | short | full)
 	@$(BIN)/python -m bench.all --size $(or $(SIZE),short)
+
+lock:          ## after an edit of the pins in pyproject.toml: try them in an environment of their own, write requirements.lock
+	rm -rf build/lock
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check "setuptools>=80" ".[dev]"
+	build/lock/bin/python -m pip freeze --all --exclude pip --exclude telescopic-study > build/frozen
+	{ head -n 1 requirements.lock; sed 's/^\(torch==[^+]*\)+.*/\1/' build/frozen; } > build/requirements.lock
+	mv build/requirements.lock requirements.lock
+	rm -rf build/lock build/frozen
 
 clean:         ## remove results, checkpoints, and the records of MLflow and Prefect; the caches of DVC and .venv stay
 	rm -rf artifacts runs mlruns .prefect dvc_plots

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,37 @@ def test_clean_takes_results_and_leaves_what_was_installed_and_written(tmp_path:
         (tmp_path / name).mkdir(exist_ok=True) if name not in ("Makefile", "params.yaml") else (tmp_path / name).touch()
     subprocess.run(["make", "-s", "clean"], cwd=tmp_path, check=True, timeout=60)
     assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+FREEZING = """#!/bin/sh
+case "$*" in
+*"-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+*"pip install"*) echo "$@" > asked ;;
+*"pip freeze"*) printf 'numpy==2.4.6\\ntorch==2.13.0+cpu\\ntqdm==4.70.1\\n' ;;
+esac
+"""
+
+
+def test_lock_writes_what_a_fresh_environment_has_and_leaves_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    (tmp_path / "requirements.lock").write_text("# what this is\nnumpy==1.0.0\n")
+    (tmp_path / "python").write_text(FREEZING)
+    (tmp_path / "python").chmod(0o755)
+    subprocess.run(["make", "-s", "lock", f"PYTHON={tmp_path / 'python'}"], cwd=tmp_path, check=True, timeout=60)
+    assert (tmp_path / "requirements.lock").read_text() == "# what this is\nnumpy==2.4.6\ntorch==2.13.0\ntqdm==4.70.1\n"
+    assert (tmp_path / "asked").read_text().rstrip().endswith("setuptools>=80 .[dev]")
+    assert list((tmp_path / "build").iterdir()) == []
+
+
+def pins(lines: list[str]) -> dict[str, str]:
+    """Versions by name, spelt as the index spells names."""
+    return {
+        re.sub(r"\[.*\]", "", name).lower().replace("_", "-"): version for name, version in (line.split("==") for line in lines)
+    }
+
+
+def test_every_pin_is_what_is_locked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = pins([*project["dependencies"], *project["optional-dependencies"]["dev"]])
+    locked = pins((ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()[1:])
+    assert {name: locked.get(name) for name in wanted} == wanted
