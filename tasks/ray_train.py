@@ -24,7 +24,7 @@ from typing import Any
 
 from components.config.problems import StudyError
 from tasks.command import MachineError
-from tasks.ray_head import OBJECT_STORE_BYTES, private_settings, probe_address
+from tasks.ray_head import OBJECT_STORE_BYTES, START_ATTEMPTS, private_settings, probe_address
 from tasks.ray_resources import Resources, choose_device
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -35,7 +35,7 @@ LOST_REMEDY = (
     "something outside ended it, most often the system for want of memory (`dmesg` tells); lower runtime.micro_batch_rows or "
     "runtime.parallel_stages, or use more memory; the next run goes on from the newest checkpoint"
 )
-START_UP = "timed out during startup"
+START_UP = ("timed out during startup", "Failed to start GCS")
 WORKER_RESTARTS = 2  # times a job is started again after a worker was lost (killed, out of memory, machine gone)
 
 
@@ -97,6 +97,20 @@ class RaySession:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _connect(self) -> None:
+        """A busy machine can miss Ray's own limit of 30 s for its parts to meet, so it is started again then.
+
+        What such a start has left ends with this process.
+        """
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                self._connect_once()
+            except MachineError:
+                if attempt == START_ATTEMPTS:
+                    raise
+            else:
+                break
+
+    def _connect_once(self) -> None:
         address = os.environ.get("RAY_ADDRESS")
         if address:
             probe_address(address)
@@ -109,17 +123,16 @@ class RaySession:
             options["object_store_memory"] = OBJECT_STORE_BYTES
         import ray
 
-        on_sigterm = signal.getsignal(signal.SIGTERM)
         settings = _worker_environment(self.resources.threads)
         try:
-            ray.init(**options, log_to_driver=False, logging_level="ERROR", runtime_env=settings)
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, on_sigterm)  # ray.init puts its own in place
+            with _sigterm_kept():
+                ray.init(**options, log_to_driver=False, logging_level="ERROR", runtime_env=settings)
             self.device = choose_device(self.resources, ray.nodes())
         except BaseException as error:
             self.close()
-            if START_UP in str(error):  # after 30 s, which nothing can change
-                raise MachineError(f"Ray did not start ({error}); the machine is very busy, run it again") from None
+            if any(words in str(error) for words in START_UP):
+                said = str(error).partition("\n")[0]
+                raise MachineError(f"Ray did not start ({said}); the machine is very busy, run it again") from None
             raise
 
 
@@ -131,6 +144,17 @@ def ray_session(resources: Resources) -> Iterator[RaySession]:
         yield session
     finally:
         session.close()
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """`ray.init` puts a handler of its own in place."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _run_task(job: Job, resources: Resources, device: str, progress: Path) -> dict[str, Any]:

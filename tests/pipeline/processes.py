@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import signal
 import subprocess
@@ -41,6 +42,29 @@ def marked_processes() -> dict[int, str]:
             if any(mark in Path("/proc", pid, "environ").read_bytes() for pid in (entry.name, parent)):
                 found[int(entry.name)] = line
     return found
+
+
+def listening() -> set[str]:
+    """The addresses at which this test's processes take connections."""
+    sockets = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A":
+                sockets[f"socket:[{rest[5]}]"] = local.partition(":")[0]
+    found = set()
+    for pid in marked_processes():
+        for handle in Path("/proc", str(pid), "fd").glob("*"):
+            with contextlib.suppress(OSError):
+                found.add(sockets.get(os.readlink(handle), ""))
+    return {_address(text) for text in found - {""}}
+
+
+def _address(text: str) -> str:
+    """`0100007F` is 127.0.0.1: words of four bytes, the lowest first."""
+    packed = b"".join(bytes.fromhex(text[start : start + 8])[::-1] for start in range(0, len(text), 8))
+    address = ipaddress.ip_address(packed)
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def end_marked() -> None:

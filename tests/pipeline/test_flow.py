@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -27,13 +28,23 @@ def artifacts(root: Path) -> set[tuple[str, str]]:
         return set(store.execute("select key, type from artifact").fetchall())
 
 
+def tags_of(task_run: str, root: Path) -> set[str]:
+    with sqlite3.connect(root / ".prefect" / "prefect.db") as store:
+        return {
+            tag for (tags,) in store.execute("select tags from task_run where name = ?", [task_run]) for tag in json.loads(tags)
+        }
+
+
 def test_flow_runs_everything_and_leaves_what_dvc_would(make_workspace: Callable[[str], Workspace]) -> None:
     workspace = make_workspace("flow")
     output = workspace.run("flows.full_study")
     stages = workspace.run("dvc", "stage", "list", "--name-only").split()
     assert finished_stages(output) == {*stages, "fill-mlflow"}
     assert "data and pipelines are up to date" in workspace.run("dvc", "status").lower()
-    assert {("arms", "table"), ("report", "markdown")} <= artifacts(workspace.root)
+    kept = {("arms", "table"), ("report", "markdown"), ("mlflow-runs", "markdown"), ("time-by-stage", "table")}
+    assert kept <= artifacts(workspace.root)
+    assert "image" in {kind for _, kind in artifacts(workspace.root)}
+    assert {"train", "twin-full"} <= tags_of("train@twin-full", workspace.root)
     assert not leftovers("ray")
     again = workspace.run("flows.full_study")
     assert f"0 of {len(stages)} stages to run: nothing changed" in again
@@ -83,9 +94,10 @@ def training_flow(workspace: Workspace) -> subprocess.Popen[str]:
     return process
 
 
-def test_interrupt_leaves_no_process(make_packed: Callable[[str], Workspace]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])  # Ctrl-C, and what a run gets that is cancelled in Prefect
+def test_interrupt_leaves_no_process(make_packed: Callable[[str], Workspace], number: signal.Signals) -> None:
     process = training_flow(make_packed("interrupted"))
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode != 0
     assert not leftovers("study")

@@ -122,15 +122,17 @@ def test_group_of_two_restarts_after_a_lost_rank_and_shares_one_model(tmp_path: 
     assert not leftovers("ray")
 
 
-def test_one_head_serves_several_sessions_and_ends_with_its_block(tmp_path: Path) -> None:
+def test_one_head_on_loopback_serves_several_sessions_and_ends_with_its_block(tmp_path: Path) -> None:
     done = run_script(
         """
+        from tests.pipeline.processes import listening
         resources = Resources(workers=1, threads=1, device="auto")
         with ray_head():
             address = os.environ["RAY_ADDRESS"]
             for turn in range(2):
                 with ray_session(resources) as session:
                     assert session.run(lambda report: {"turn": turn}, folder, print) == {"turn": turn}
+                    assert listening() == {"127.0.0.1"}
         assert "RAY_ADDRESS" not in os.environ
         print(address)
         """,

@@ -56,6 +56,18 @@ def test_import_rules_hold(repository: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_nothing_reads_a_pickle(repository: Path) -> None:
+    """What a pickle holds runs when it is read."""
+    readers = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
+    loads = [
+        f"{path}:{node.lineno}"
+        for path, tree in sources(repository)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in {"torch.load", "np.load", "numpy.load", "pd.read_pickle"}
+    ]
+    assert [path for path, tree in sources(repository) if imported(tree) & readers] + loads == []
+
+
 def test_each_tool_is_used_by_its_adapters_only(repository: Path) -> None:
     strangers = [
         f"{path} imports {tool}"

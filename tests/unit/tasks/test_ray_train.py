@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -11,9 +12,10 @@ import pytest
 
 from components.config.problems import ConfigError, DataError
 from tasks import ray_train, supervisor
-from tasks.ray_head import probe_address, ray_head
+from tasks.command import MachineError
+from tasks.ray_head import START_ATTEMPTS, probe_address, ray_head
 from tasks.ray_resources import Resources, choose_device
-from tasks.ray_train import WorkerLostError
+from tasks.ray_train import RaySession, WorkerLostError
 
 
 def machine(cpus: int, gpus: int = 0, alive: bool = True) -> dict:
@@ -97,6 +99,24 @@ def test_every_line_of_progress_arrives_in_order(tmp_path: Path) -> None:
             write({"step": step})
     assert seen == list(range(500))
     assert not path.exists()
+
+
+@pytest.mark.parametrize("missed", [START_ATTEMPTS - 1, START_ATTEMPTS])
+def test_ray_of_a_stage_that_misses_its_start_is_started_again_and_in_the_end_said(
+    monkeypatch: pytest.MonkeyPatch, missed: int
+) -> None:
+    attempts = []
+
+    def connect(session: RaySession) -> None:
+        attempts.append(session)
+        if len(attempts) <= missed:
+            raise MachineError("Ray did not start")
+
+    monkeypatch.setattr(RaySession, "_connect_once", connect)
+    says = pytest.raises(MachineError, match="Ray did not start") if missed == START_ATTEMPTS else contextlib.nullcontext()
+    with says:
+        RaySession(Resources(workers=1, threads=1, device="cpu"))
+    assert len(attempts) == START_ATTEMPTS
 
 
 def test_head_that_misses_its_start_on_a_busy_machine_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
