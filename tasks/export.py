@@ -10,25 +10,37 @@ import argparse
 from pathlib import Path
 
 from components.inference.export_folder import check_out
-from tasks.choice import add_model_arguments, add_streams_argument, check_option, check_streams, choose_model
+from tasks.choice import ChosenModel, add_model_arguments, add_streams_argument, check_option, check_streams, choose_model
 from tasks.command import add_path, command_parser, run_command
+from tasks.registry import register_export, run_of
 
 EXAMPLES = """
 python -m tasks.export --arm tlm-uniform --depth 7 --out exports/small     the first 7 blocks
 python -m tasks.export --arm tlm-uniform --depth 16 --out exports/full     the whole cascade
 python -m tasks.export --arm hd-n4 --depth 12 --out exports/hidden         with the streams of the model
 python -m tasks.export --arm mlms --depth 8 --seed 43 --out exports/other  another seed's model
+python -m tasks.export --arm tlm-uniform --depth 7 --out exports/small --register   also a model in MLflow's registry
 """
 
 
 def main() -> None:
-    """Checks the request, then writes the folder."""
+    """Checks the request, then writes the folder, and registers it if asked to."""
     arguments = _arguments()
     chosen = choose_model(arguments)
     depth = check_option("--depth", arguments.depth, chosen.arm.model.n_blocks)
     streams = check_streams(arguments.streams, chosen.arm)
     check_out(arguments.out)
+    if not arguments.register:
+        _export(arguments, chosen, depth, streams)
+        return
+    run_id = run_of(Path.cwd(), chosen.study.runtime.experiment, f"{chosen.arm.name}/seed-{chosen.seed}")
+    _export(arguments, chosen, depth, streams)
+    name = f"{chosen.arm.name}-depth-{depth}" + (f"-streams-{streams}" if streams > 1 else "")
+    tags = {"arm": chosen.arm.name, "seed": str(chosen.seed), "depth": str(depth), "n_streams": str(streams)}
+    print(f"MLflow: {register_export(Path.cwd(), run_id, name, arguments.out, tags)}")
 
+
+def _export(arguments: argparse.Namespace, chosen: ChosenModel, depth: int, streams: int) -> None:
     from components.config.problems import ConfigError, DataError
     from components.data.tokenizer import Tokenizer
 
@@ -66,6 +78,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder to write; must not exist or be empty")
     add_path(parser, "--tokenizer", "artifacts/tokenizer", "folder of the tokenizer")
     add_path(parser, "--artifacts", "artifacts", "results whose numbers go into the README")
+    parser.add_argument("--register", action="store_true", help="also make it a version of a model in MLflow's registry")
     return parser.parse_args()
 
 

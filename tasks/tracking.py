@@ -71,16 +71,9 @@ def upload_study(root: Path, experiment: str, records: Mapping[str, ArmRecord] |
     Raises:
         TrackingError: MLflow cannot be reached, or refuses; the files have lost nothing.
     """
-    os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", DO_NOT_TRACK="true")
-    for name, value in PATIENCE.items():
-        os.environ.setdefault(name, value)
     records = recorded_arms(root) if records is None else records
     units = [(f"{arm}/seed-{seed}", record, seed) for arm, record in records.items() for seed in record.seeds]
-    with _store(root) as address, _clean_errors(address):
-        from mlflow import MlflowClient
-
-        logging.getLogger("mlflow").setLevel(logging.WARNING)
-        client = MlflowClient(address)
+    with open_client(root) as (client, address):
         experiment_id = _experiment(client, experiment, root, address)
         done = {unit[0]: _bring_up_to_date(client, experiment_id, root, *unit) for unit in units}
     written = sum(changed for _, changed in done.values())
@@ -110,6 +103,23 @@ def upload_in_time(root: Path, experiment: str, records: Mapping[str, ArmRecord]
         raise TrackingError(f"MLflow took more than {seconds:g} s")
     if failures:
         raise failures[0]
+
+
+@contextlib.contextmanager
+def open_client(root: Path) -> Iterator[tuple[Any, str]]:
+    """A client of the store, which this process alone on the machine writes to, and the store's address.
+
+    Raises:
+        TrackingError: what MLflow says to anything done within.
+    """
+    os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", DO_NOT_TRACK="true")
+    for name, value in PATIENCE.items():
+        os.environ.setdefault(name, value)
+    with _store(root) as address, _clean_errors(address):
+        from mlflow import MlflowClient
+
+        logging.getLogger("mlflow").setLevel(logging.WARNING)
+        yield MlflowClient(address), address
 
 
 def without_password(address: str) -> str:

@@ -20,6 +20,7 @@ from components.models.files import ModelCard, load_model, save_model
 from components.models.streams import build_cascade
 from components.results import ArmProfile, OperatingPoints, read_record, write_record
 from tasks import export, generate, profile, select
+from tasks.tracking import TrackingError
 from tests.toys import toy_rows
 from tests.unit.profiling.made_up_results import made_up_evaluation
 
@@ -128,6 +129,13 @@ def test_export_with_streams_brings_its_own_files(
     assert {path.name for path in (tmp_path / "out").glob("*.py")} == {"modeling_telescopic.py", "modeling_hidden_decoding.py"}
     assert json.loads((tmp_path / "out/config.json").read_text())["n_streams"] == 2
     assert "with 2 Hidden Decoding streams" in (tmp_path / "out/README.md").read_text()
+
+
+def test_an_export_that_cannot_be_registered_is_not_written(study: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(TrackingError, match=r"MLflow has no run of tlm-uniform/seed-42, .*; run `python -m tasks\.track` first"):
+        _run(monkeypatch, "export", "--arm", "tlm-uniform", "--depth", "2", "--out", str(tmp_path / "out"), "--register")
+    assert not (tmp_path / "out").exists()
 
 
 def test_profile_and_select_choose_an_operating_point(
