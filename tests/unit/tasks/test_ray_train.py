@@ -124,7 +124,7 @@ def test_head_that_misses_its_start_on_a_busy_machine_is_started_again(tmp_path:
         "import sys, time; from pathlib import Path\n"
         f"mark = Path({str(tmp_path / 'mark')!r})\n"
         "if not mark.exists(): mark.touch(); sys.exit('The current node timed out during startup')\n"
-        "print('Ray runtime started', flush=True); time.sleep(60)\n"
+        "print('Ray runtime started', flush=True); time.sleep(3600)\n"
     )
     start = supervisor.start_supervised
     monkeypatch.setattr(supervisor, "start_supervised", lambda command, **rest: start([sys.executable, "-c", script], **rest))

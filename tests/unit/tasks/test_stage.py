@@ -110,7 +110,7 @@ def test_stage_waits_while_another_dvc_works_on_its_files(monkeypatch: pytest.Mo
 
 
 def test_stage_that_runs_too_long_is_stopped_and_may_be_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    play_dvc(monkeypatch, "import time; time.sleep(60)")
+    play_dvc(monkeypatch, "import time; time.sleep(3600)")
     with pytest.raises(StageFailedError, match=r"train@a: stopped after 1 s \(runtime\.stage_timeout_seconds\)") as caught:
         run_stage("train@a", tmp_path, print, timeout_seconds=1.0)
     assert not caught.value.is_final

@@ -56,7 +56,7 @@ def test_command_that_does_not_exist_is_127() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_command_and_detached_grandchild(number: int, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    supervised = subprocess.Popen([*SUPERVISOR, "sh", "-c", f"setsid sleep 60 & echo $! > '{pid_file}'; wait"])
+    supervised = subprocess.Popen([*SUPERVISOR, "sh", "-c", f"setsid sleep 3600 & echo $! > '{pid_file}'; wait"])
     grandchild = read_pid(pid_file)
     supervised.send_signal(number)
     assert supervised.wait(timeout=120) == 128 + signal.SIGTERM
@@ -65,7 +65,7 @@ def test_signal_ends_command_and_detached_grandchild(number: int, tmp_path: Path
 
 def test_nothing_is_left_after_a_normal_end(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    script = f"setsid sleep 60 & echo $! > '{pid_file}'"
+    script = f"setsid sleep 3600 & echo $! > '{pid_file}'"
     assert subprocess.run([*SUPERVISOR, "sh", "-c", script], check=False).returncode == 0
     assert not is_alive(read_pid(pid_file))
 
@@ -74,7 +74,7 @@ def test_killed_parent_takes_the_command_with_it(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     code = f"""
 import subprocess, sys
-subprocess.run({SUPERVISOR!r} + ["sh", "-c", "setsid sleep 60 & echo $! > '{pid_file}'; wait"])
+subprocess.run({SUPERVISOR!r} + ["sh", "-c", "setsid sleep 3600 & echo $! > '{pid_file}'; wait"])
 """
     parent = subprocess.Popen([sys.executable, "-c", code])
     grandchild = read_pid(pid_file)
@@ -109,7 +109,7 @@ def test_stop_supervised_ends_what_was_started_and_refuses_more() -> None:
     code = """
 import sys
 from tasks.supervisor import start_supervised, stop_supervised
-process = start_supervised(["sh", "-c", "echo up; sleep 60"])
+process = start_supervised(["sh", "-c", "echo up; sleep 3600"])
 print(process.stdout.readline().strip())
 stop_supervised()
 print(process.poll())
@@ -118,7 +118,7 @@ try:
 except RuntimeError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.splitlines() == ["up", str(128 + signal.SIGTERM), "stopping: no new process is started"]
 
 
@@ -154,12 +154,13 @@ def test_own_pid_is_not_a_descendant() -> None:
 
 def test_command_ends_before_what_it_started_in_sessions_of_its_own(tmp_path: Path) -> None:
     """As training ends its step while its Ray is still there."""
-    pid_file, seen = tmp_path / "pid", tmp_path / "seen"
-    helper = f"setsid sh -c 'echo $$ > {pid_file}; exec sleep 60' &"
-    command = f"{helper} trap 'sleep 0.5; kill -0 $(cat {pid_file}) && touch {seen}; exit 7' TERM; while :; do sleep 0.1; done"
+    pid_file, seen, ready = tmp_path / "pid", tmp_path / "seen", tmp_path / "ready"
+    helper = f"setsid sh -c 'echo $$ > {pid_file}; exec sleep 3600' &"
+    end = f"sleep 0.5; kill -0 $(cat {pid_file}) && touch {seen}; exit 7"
+    command = f"{helper} trap '{end}' TERM; touch {ready}; while :; do sleep 0.1; done"
     supervised = subprocess.Popen([*SUPERVISOR, "sh", "-c", command])
     pid = read_pid(pid_file)
-    time.sleep(0.3)
+    assert wait_until(ready.exists)
     supervised.terminate()
     assert supervised.wait(timeout=120) == 7
     assert seen.exists()
@@ -170,7 +171,7 @@ def test_what_serves_the_others_is_stopped_last() -> None:
     code = """
 import os, subprocess
 from tasks.supervisor import start_supervised, stop_supervised
-head = start_supervised(["sh", "-c", "echo up; exec sleep 60"], serves_others=True)
+head = start_supervised(["sh", "-c", "echo up; exec sleep 3600"], serves_others=True)
 head.stdout.readline()
 script = f"trap 'sleep 0.5; kill -0 {head.pid} && echo head is there; exit 3' TERM; echo up; while :; do sleep 0.1; done"
 stage = start_supervised(["sh", "-c", script])
@@ -178,5 +179,5 @@ stage.stdout.readline()
 stop_supervised()
 print(stage.stdout.read().strip(), stage.returncode, head.returncode)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.splitlines()[-1:] == [f"head is there 3 {128 + signal.SIGTERM}"]
