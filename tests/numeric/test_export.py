@@ -77,8 +77,18 @@ for folder in sorted(path for path in root.iterdir() if (path / "config.json").e
     texts[folder.name] = {"prompt": inputs.input_ids[0].tolist(), "new": new[0, inputs.input_ids.shape[1]:].tolist(),
                           "eos": tokenizer.eos_token_id}
 save_file(found, root / "logits.safetensors")
-(root / "found.json").write_text(json.dumps({"classes": classes, "texts": texts}))
+
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+scores, pairs = {}, json.loads(sys.argv[5])
+for name in json.loads(sys.argv[4]):
+    backend = HFLM(pretrained=str(root / name), trust_remote_code=True, device="cpu", batch_size=2)
+    asked = [Instance("loglikelihood", {}, tuple(pair), i) for i, pair in enumerate(pairs)]
+    scores[name] = backend.loglikelihood(asked, disable_tqdm=True)
+(root / "found.json").write_text(json.dumps({"classes": classes, "texts": texts, "scores": scores}))
 """
+HARNESS = ("plain-2", "norm-5", "repair-affine-3", "streams-mixed-5")  # a Llama, and one of each modelling file
+PAIRS = (("the state of the", " union"), ("what we the people", " of these united states do about it"))
 
 
 def _drawn(model: Cascade) -> Cascade:
@@ -137,7 +147,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, models: Mapping[str, tupl
             export_prefix(model, _card(model), depth, tokenizer, "a card", root / name)
     environment = {**os.environ, "HF_HOME": str(root / "hub"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     tokens = json.dumps(toy_tokens(2, 20).tolist())
-    command = [sys.executable, "-c", LOADING, str(root), tokens, PROMPT]
+    command = [sys.executable, "-c", LOADING, str(root), tokens, PROMPT, json.dumps(HARNESS), json.dumps(PAIRS)]
     result = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr[-3000:]
     return root
@@ -188,9 +198,25 @@ def test_generation_gives_the_text_of_the_engine(
         assert text["eos"] == tokenizer.eos_id
         assert text["prompt"] == tokenizer.encode_batch([PROMPT])[0]
         model, depth = models[name]
-        if not name.startswith("repair-block"):  # the engine has no cache for a repair block
-            with model.running(model.stream_counts[0]):
-                assert text["new"] == generate(model, [Request(tuple(text["prompt"]), depth, 8)])[0].tokens, name
+        with model.running(model.stream_counts[0]):
+            assert text["new"] == generate(model, [Request(tuple(text["prompt"]), depth, 8)])[0].tokens, name
+
+
+def test_the_harness_scores_an_export_as_the_prefix_in_place(
+    exported: Path, models: Mapping[str, tuple[Cascade, int]], tokenizer: Tokenizer
+) -> None:
+    """Log-likelihoods from lm-evaluation-harness's own Hugging Face backend, which gets the folder and nothing else."""
+    scores = json.loads((exported / "found.json").read_text())["scores"]
+    for name in HARNESS:
+        model, depth = models[name]
+        for (context, continuation), (found, is_greedy) in zip(PAIRS, scores[name], strict=True):
+            asked, whole = tokenizer.encode_batch([context, context + continuation])
+            with torch.no_grad(), model.running(model.stream_counts[0]):
+                log_NV = model(torch.tensor([whole]), depth)[0].log_softmax(-1)[len(asked) - 1 : -1]
+            answer_N = torch.tensor(whole[len(asked) :])
+            # float32: padding changes the order of the sums
+            assert found == pytest.approx(float(log_NV.gather(1, answer_N[:, None]).sum()), abs=1e-4)
+            assert is_greedy == torch.equal(log_NV.argmax(-1), answer_N)
 
 
 def test_a_folder_that_is_taken_is_refused(tmp_path: Path, models: Mapping[str, tuple[Cascade, int]], tokenizer: Tokenizer) -> None:
