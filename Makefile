@@ -1,7 +1,6 @@
 # The study's commands. Each sets up what it needs: a virtual environment in .venv with the pinned packages of requirements.lock.
 # Paths are relative throughout, so that the repository may lie under a path with spaces.
 PYTHON ?= python3
-PORT ?= 5000
 BIN := .venv/bin
 READY := .venv/installed
 
@@ -39,6 +38,7 @@ lint: setup
 fast: setup
 	$(BIN)/python -m pytest -m "not slow"
 
+ui: PORT = 5000
 ui: setup      ## bring MLflow up to date and open it on http://127.0.0.1:5000 (PORT=...)
 	@$(BIN)/python -m tasks.track
 	@case "$${MLFLOW_TRACKING_URI:-}" in \
@@ -49,10 +49,11 @@ ui: setup      ## bring MLflow up to date and open it on http://127.0.0.1:5000 (
 		exec $(BIN)/python -m mlflow ui --host 127.0.0.1 --port $(PORT) ;; \
 	esac
 
-server: setup  ## a Prefect server on http://127.0.0.1:4200
-	@$(BIN)/python -m prefect server start --host 127.0.0.1
+server: PORT = 4200
+server: setup  ## a Prefect server on http://127.0.0.1:4200 (PORT=...)
+	@$(BIN)/python -m prefect server start --host 127.0.0.1 --port $(PORT)
 
-serve: setup   ## offer the flows to that server: prefect deployment run full-study/local
+serve: setup   ## offer the flows to that server, or to PREFECT_API_URL's: prefect deployment run full-study/local
 	@$(BIN)/python -m flows.serve
 
 scale: setup   ## put another parameter file in place of params.yaml: SCALE=quick, proxy-200m, ...
