@@ -74,8 +74,8 @@ def choose_tokens(samplers: Sequence[Sampler], logits_NV: Tensor) -> list[int]:
     """The next token of every request; the greedy ones all at once."""
     best: list[int] = logits_NV.argmax(dim=1).tolist()
     return [
-        token if sampler.sampling.is_greedy else sampler.choose(logits_V)
-        for sampler, token, logits_V in zip(samplers, best, logits_NV, strict=True)
+        token if sampler.sampling.is_greedy else sampler.choose(logits_NV[i])
+        for i, (sampler, token) in enumerate(zip(samplers, best, strict=True))
     ]
 
 
