@@ -51,7 +51,7 @@ def run_script(script: str, folder: Path, **settings: str) -> subprocess.Complet
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.run(
         [sys.executable, "-c", script, str(folder)], cwd=ROOT, env={**environment, "OMP_NUM_THREADS": "1", **settings},
-        stderr=subprocess.PIPE, text=True, check=False, timeout=400,
+        stderr=subprocess.PIPE, text=True, check=False, timeout=1200,
     )  # fmt: skip
 
 

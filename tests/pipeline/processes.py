@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PATIENCE_SECONDS = 300.0  # that something happens at all, on however busy a machine
+PATIENCE_SECONDS = 600.0  # that something happens at all, on however busy a machine
 PATTERNS = {
     "ray": ("gcs_server", "raylet", "ray::"),
     "study": ("tasks.train", "-m dvc", "tasks/supervisor.py"),

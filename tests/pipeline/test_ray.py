@@ -30,7 +30,7 @@ folder = Path(sys.argv[1])
 """
 
 
-def run_script(body: str, folder: Path, seconds: float = 2 * PATIENCE_SECONDS) -> subprocess.CompletedProcess[str]:
+def run_script(body: str, folder: Path, seconds: float = PATIENCE_SECONDS) -> subprocess.CompletedProcess[str]:
     """The script in a process of its own: Ray leaves settings behind in the process that used it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     command = [sys.executable, "-c", PREAMBLE + textwrap.dedent(body), str(folder)]

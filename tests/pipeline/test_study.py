@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.processes import in_session, leftovers, wait_for
+from tests.pipeline.processes import PATIENCE_SECONDS, in_session, leftovers, wait_for
 from tests.pipeline.workspace import Workspace
 
 pytestmark = pytest.mark.slow
@@ -82,7 +82,7 @@ def change(study: Workspace) -> Change:
         trained = weights(study.root, "twin-full")
         for pid in in_session(process, "-m tasks.evaluate"):
             os.kill(pid, signal.SIGKILL)
-        first, _ = process.communicate(timeout=300)
+        first, _ = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode != 0, first
         second = study.run("dvc", "repro")
         study.run("tasks.track")
@@ -140,7 +140,7 @@ def test_stage_asked_to_stop_goes_on_from_the_very_step(make_packed: Callable[[s
     process.send_signal(signal.SIGTERM)
     wait_for((stopped.root / "runs" / "tlm-uniform" / "seed-42" / "stop").exists, process)
     stopped.release()
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 130, output
     left = json.loads(status.read_text())
     assert (left["code"], left["message"]) == (130, "interrupted")

@@ -51,7 +51,7 @@ class Workspace:
         return {**clean, "PATH": path, "OMP_NUM_THREADS": "1", **settings}
 
     def run(
-        self, *arguments: str, expected: int = 0, seconds: float = 400, settings: Mapping[str, str] = MappingProxyType({})
+        self, *arguments: str, expected: int = 0, seconds: float = 1200, settings: Mapping[str, str] = MappingProxyType({})
     ) -> str:
         """What `python -m ...` printed; fails unless it exits as expected.
 
