@@ -20,7 +20,7 @@ from components.models.files import ModelCard, load_model, save_model
 from components.models.streams import build_cascade
 from components.results import ArmProfile, OperatingPoints, read_record, write_record
 from tasks import export, generate, profile, select
-from tasks.tracking import TrackingError
+from tasks.tracking import UNIT, TrackingError, open_client
 from tests.toys import toy_rows
 from tests.unit.profiling.made_up_results import made_up_evaluation
 
@@ -131,11 +131,31 @@ def test_export_with_streams_brings_its_own_files(
     assert "with 2 Hidden Decoding streams" in (tmp_path / "out/README.md").read_text()
 
 
-def test_an_export_that_cannot_be_registered_is_not_written(study: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_export_registers_a_model_that_mlflow_has_a_run_of_and_else_writes_nothing(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(TrackingError, match=r"MLflow has no run of tlm-uniform/seed-42, .*; run `python -m tasks\.track` first"):
-        _run(monkeypatch, "export", "--arm", "tlm-uniform", "--depth", "2", "--out", str(tmp_path / "out"), "--register")
+    command = ("export", "--arm", "hd-n2", "--depth", "2", "--out", str(tmp_path / "out"), "--register")
+    with pytest.raises(TrackingError, match=r"MLflow has no run of hd-n2/seed-42, .*; run `python -m tasks\.track` first"):
+        _run(monkeypatch, *command)
     assert not (tmp_path / "out").exists()
+    with open_client(study) as (client, _):
+        experiment = client.create_experiment(load_study(study / "params.yaml").runtime.experiment, str(tmp_path / "store"))
+        run_id = client.create_run(experiment, tags={UNIT: "hd-n2/seed-42"}).info.run_id
+    _run(monkeypatch, *command)
+    assert capsys.readouterr().out.endswith("MLflow: models:/hd-n2-depth-2-streams-2/1\n")
+    with open_client(study) as (client, _):
+        version = client.get_model_version("hd-n2-depth-2-streams-2", "1")
+        fetched = Path(client.download_artifacts(run_id, version.source.removeprefix(f"runs:/{run_id}/"), str(tmp_path)))
+    assert (version.tags["arm"], version.tags["depth"], version.tags["n_streams"], version.tags["seed"]) == (
+        "hd-n2",
+        "2",
+        "2",
+        "42",
+    )
+    assert {path.name: path.read_bytes() for path in fetched.iterdir()} == {
+        path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()
+    }
 
 
 def test_profile_and_select_choose_an_operating_point(
