@@ -65,10 +65,8 @@ def sides(shape: Shape) -> tuple[Callable[[], object], Callable[[], object]]:
     Raises:
         RuntimeError: the two do not compute the same loss.
     """
-    training = quick_study().training.model_copy(update={"steps": 10**6, "warmup_steps": 0})
-    model = dense_model(shape.n_blocks, shape.d_model, shape.head_dim)
-    arm = Arm(name="bench", base=None, model=model, training=training, objective=Twin(kind="twin", exit=1))
-    objective = build_objective(arm, shape.vocab_size, 0)
+    arm = _arm(shape)
+    training, objective = arm.training, build_objective(arm, shape.vocab_size, 0)
     network = objective.new_model()
     network.init_weights(0)
     llama = llama_of(network, shape.seq_len).train()
@@ -99,9 +97,7 @@ def sides(shape: Shape) -> tuple[Callable[[], object], Callable[[], object]]:
 
 def floor(shape: Shape) -> Callable[[], object]:
     """The matrix products and the attention of one step, forward and backward, and nothing else."""
-    model = dense_model(shape.n_blocks, shape.d_model, shape.head_dim)
-    arm = Arm(name="bench", base=None, model=model, training=quick_study().training, objective=Twin(kind="twin", exit=1))
-    network = build_objective(arm, shape.vocab_size, 0).new_model()
+    network = build_objective(_arm(shape), shape.vocab_size, 0).new_model()
     weights = [
         weight.detach()
         for name, weight in network.named_parameters()
@@ -125,6 +121,12 @@ def floor(shape: Shape) -> Callable[[], object]:
             torch.autograd.grad(mixed, (query, key, value), of_output)
 
     return products
+
+
+def _arm(shape: Shape) -> Arm:
+    training = quick_study().training.model_copy(update={"steps": 10**6, "warmup_steps": 0})
+    model = dense_model(shape.n_blocks, shape.d_model, shape.head_dim)
+    return Arm(name="bench", base=None, model=model, training=training, objective=Twin(kind="twin", exit=1))
 
 
 if __name__ == "__main__":

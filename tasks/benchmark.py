@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tasks.choice import load_seeds
+from tasks.choice import add_arm_arguments, load_seeds
 from tasks.command import add_path, command_parser, progress_bar, run_command
 
 if TYPE_CHECKING:
@@ -135,10 +135,8 @@ def _print_curve(title: str, values: Mapping[tuple[int, int], float | None]) -> 
 
 def _arguments() -> argparse.Namespace:
     parser = command_parser("tasks.benchmark", __doc__, EXAMPLES)
-    parser.add_argument("--arm", required=True, help="an arm of the parameter file, e.g. tlm-uniform")
-    add_path(parser, "--params", "params.yaml", "parameter file")
+    add_arm_arguments(parser)
     add_path(parser, "--tokenizer", "artifacts/tokenizer", "folder of the tokenizer")
-    add_path(parser, "--models", "artifacts/models", "folder of the models")
     add_path(parser, "--out", "artifacts/benchmarks", "folder of the results")
     return parser.parse_args()
 

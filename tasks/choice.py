@@ -28,12 +28,17 @@ class ChosenModel:
     folder: Path
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--arm`, `--seed`, and where things lie."""
+def add_arm_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--arm`, all of whose models are meant, and where things lie."""
     parser.add_argument("--arm", required=True, help="an arm of the parameter file, e.g. tlm-uniform")
-    parser.add_argument("--seed", type=int, help="which of its models (default: the arm's first seed)")
     add_path(parser, "--params", "params.yaml", "parameter file")
     add_path(parser, "--models", "artifacts/models", "folder of the models")
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--arm` and `--seed`, which of its models is meant, and where things lie."""
+    add_arm_arguments(parser)
+    parser.add_argument("--seed", type=int, help="which of its models (default: the arm's first seed)")
 
 
 def choose_model(arguments: argparse.Namespace) -> ChosenModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tasks.choice import load_seeds
+from tasks.choice import add_arm_arguments, load_seeds
 from tasks.command import add_path, command_parser, progress_bar, run_command
 from tasks.phases import COMPUTE, phase
 
@@ -63,10 +63,8 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = command_parser("tasks.evaluate", __doc__, EXAMPLES)
-    parser.add_argument("--arm", required=True, help="an arm of the parameter file, e.g. tlm-uniform")
-    add_path(parser, "--params", "params.yaml", "parameter file")
+    add_arm_arguments(parser)
     add_path(parser, "--data", "artifacts/data", "folder of the packed rows")
-    add_path(parser, "--models", "artifacts/models", "folder of the models")
     add_path(parser, "--out", "artifacts/evaluation", "folder of the results")
     return parser.parse_args()
 

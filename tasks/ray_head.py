@@ -14,11 +14,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TypeVar
 
 from components.config.problems import ConfigError
 from tasks import supervisor
 from tasks.command import MachineError
+
+Started = TypeVar("Started")
 
 START_SECONDS = 180.0
 START_ATTEMPTS = 3
@@ -40,7 +44,7 @@ def ray_head() -> Iterator[None]:
         yield
         return
     settings = private_settings()
-    head = _start_head(settings)
+    head = until_started(partial(_start_head, settings))
     settings["RAY_ADDRESS"] = head.address
     try:
         os.environ.update(settings)
@@ -87,18 +91,26 @@ class _Head:
 
 
 def _start_head(settings: Mapping[str, str]) -> _Head:
-    """A head that serves. A busy machine can miss Ray's own limit of 30 s for its parts to meet, so it is started again then."""
-    for attempt in range(1, START_ATTEMPTS + 1):
-        head = _Head(settings)
-        try:
-            head.wait()
-        except BaseException as error:
-            head.end()
-            if attempt == START_ATTEMPTS or not isinstance(error, MachineError):
-                raise
-        else:
-            break
+    """A head that serves."""
+    head = _Head(settings)
+    try:
+        head.wait()
+    except BaseException:
+        head.end()
+        raise
     return head
+
+
+def until_started(start: Callable[[], Started]) -> Started:
+    """What `start` gives. A busy machine can miss Ray's own limit of 30 s for its parts to meet, so it is started again then.
+
+    Raises:
+        MachineError: of the last attempt.
+    """
+    for _ in range(START_ATTEMPTS - 1):
+        with contextlib.suppress(MachineError):
+            return start()
+    return start()
 
 
 def probe_address(address: str) -> None:

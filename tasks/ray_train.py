@@ -24,7 +24,7 @@ from typing import Any
 
 from components.config.problems import StudyError
 from tasks.command import MachineError
-from tasks.ray_head import OBJECT_STORE_BYTES, START_ATTEMPTS, private_settings, probe_address
+from tasks.ray_head import OBJECT_STORE_BYTES, private_settings, probe_address, until_started
 from tasks.ray_resources import Resources, choose_device
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -97,18 +97,8 @@ class RaySession:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _connect(self) -> None:
-        """A busy machine can miss Ray's own limit of 30 s for its parts to meet, so it is started again then.
-
-        What such a start has left ends with this process.
-        """
-        for attempt in range(1, START_ATTEMPTS + 1):
-            try:
-                self._connect_once()
-            except MachineError:
-                if attempt == START_ATTEMPTS:
-                    raise
-            else:
-                break
+        """What a start that failed has left ends with this process."""
+        until_started(self._connect_once)
 
     def _connect_once(self) -> None:
         address = os.environ.get("RAY_ADDRESS")

@@ -35,10 +35,10 @@ def register_export(root: Path, run_id: str, name: str, folder: Path, tags: Mapp
     Raises:
         TrackingError: MLflow cannot be reached, or refuses.
     """
-    digest = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
-        digest.update(file.name.encode() + hashlib.sha256(file.read_bytes()).digest())
-    content = digest.hexdigest()
+    from components.models.files import file_sha256
+
+    sums = "".join(f"{file_sha256(file)}  {file.name}\n" for file in sorted(folder.iterdir()))
+    content = hashlib.sha256(sums.encode()).hexdigest()
     with open_client(root) as (client, _):
         for version in client.search_model_versions(f"name = '{name}'"):
             if version.run_id == run_id and version.tags.get(CONTENT) == content:
