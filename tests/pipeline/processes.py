@@ -33,14 +33,23 @@ def leftovers(kind: str, seconds: float = 120.0) -> list[str]:
 def marked_processes() -> dict[int, str]:
     """Pids and command lines of the processes that this test started."""
     mark = f"PYTEST_RUN_MARK={os.environ.get('PYTEST_RUN_MARK', 'none')}".encode()
+
+    def has_mark(pid: int) -> bool:
+        process = Path("/proc", str(pid))
+        parent = (process / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[1]
+        # a Ray worker writes its title over its environment; its parent's is whole
+        return any(mark in (folder / "environ").read_bytes() for folder in (process, Path("/proc", parent)))
+
+    return _processes(has_mark)
+
+
+def _processes(is_wanted: Callable[[int], bool]) -> dict[int, str]:
+    """Pids and command lines of the machine's processes that are wanted; one that ends meanwhile, or is another user's, is not."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            parent = (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[1]
-            # a Ray worker writes its title over its environment; its parent's is whole
-            if any(mark in Path("/proc", pid, "environ").read_bytes() for pid in (entry.name, parent)):
-                found[int(entry.name)] = line
+            if is_wanted(int(entry.name)):
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return found
 
 
@@ -102,13 +111,8 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
 
 def in_session(process: subprocess.Popen[str], words: str) -> list[int]:
     """Pids of the session that the process leads with the words in their command line; no shell that only started one."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if words in line and not is_shell(line) and os.getsid(int(entry.name)) == process.pid:
-                found.append(int(entry.name))
-    return found
+    lines = _processes(lambda pid: os.getsid(pid) == process.pid)
+    return [pid for pid, line in lines.items() if words in line and not is_shell(line)]
 
 
 def is_shell(line: str) -> bool:
