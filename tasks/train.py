@@ -85,9 +85,11 @@ def run_on_worker(run: TrainingRun, report: Report) -> dict[str, Any]:
     import torch
 
     from components.config.problems import disk_trouble
+    from components.models.devices import keep_freed_memory
     from components.training.run import run_training
 
     torch.set_num_threads(run.runtime.threads_per_worker)
+    keep_freed_memory()
 
     def tell(progress: Progress) -> None:
         report(asdict(progress))
