@@ -27,8 +27,10 @@ def rows(size: Size) -> list[Row]:
         wrong.write_text(quick.read_text(encoding="utf-8").replace("seq_len:", "seq_length:", 1), encoding="utf-8")
         sides = {
             "tasks.train --help": _command(0, "tasks.train", "--help"),
+            "flows.full_study --help": _command(0, "flows.full_study", "--help"),
             "tasks.plan": _command(0, "tasks.plan", "--params", str(quick)),
             "a wrong parameter": _command(2, "tasks.plan", "--params", str(wrong)),
+            "a wrong arm for a flow": _command(2, "flows.train_arm", "--arm", "no-such-arm"),
         }
         seconds = take_turns(sides, ROUNDS[size], time.perf_counter)
     return [Row(9, f"start-up, {name}", "-", at_most(1.0, " s"), Spread.of(taken)) for name, taken in seconds.items()]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from prefect import flow
-
-from flows.launch import launch
-from flows.running import run_stages
+from flows.launch import launch, study_flow
 
 
-@flow(name="data")
+@study_flow(name="data")
 def data() -> None:
     """Runs `tokenize` and `pack` where they are stale."""
+    from flows.running import run_stages
+
     run_stages(stages=["pack"])
 
 

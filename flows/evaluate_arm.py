@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from prefect import flow
-
-from flows.launch import launch
-from flows.running import EVALUATION_STAGES, run_stages
+from flows.launch import launch, study_flow
 
 
-@flow(name="evaluate-arm", flow_run_name="evaluate-{arm}")
+@study_flow(name="evaluate-arm", flow_run_name="evaluate-{arm}")
 def evaluate_arm(arm: str) -> None:
     """Evaluates one model, and runs what that needs, where stale.
 
     Args:
         arm: an arm, backbone, repair, expansion or control of params.yaml.
     """
+    from flows.running import EVALUATION_STAGES, run_stages
+
     run_stages(arms=[arm], stages=EVALUATION_STAGES)
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from prefect import flow
-
 from components.config.loader import load_study
 from components.config.problems import ConfigError
 from components.config.schema import Study
-from flows.launch import launch
+from flows.launch import launch, study_flow
 from flows.parameters import PARAMS
-from flows.running import EVALUATION_STAGES, run_stages
 
 
-@flow(name="expand-arm", flow_run_name="expand-{arm}")
+@study_flow(name="expand-arm", flow_run_name="expand-{arm}")
 def expand_arm(arm: str) -> None:
     """Trains and evaluates every expansion and control that starts from the arm, directly or by way of others, where stale.
 
     Args:
         arm: an arm, backbone or expansion of params.yaml that others start from.
     """
+    from flows.running import EVALUATION_STAGES, run_stages
+
     run_stages(arms=grown_from(load_study(PARAMS), arm), stages=EVALUATION_STAGES)
 
 

@@ -9,21 +9,19 @@ the same files and the same `dvc.lock`; independent stages run side by side.
 
 from __future__ import annotations
 
-from prefect import flow, runtime
-
-from flows.launch import launch
+from flows.launch import launch, study_flow
 from flows.parameters import PARAMS, check_parameters
-from flows.results import publish_results
-from flows.running import run_stages
 from tasks.scale import put_in_place
 
 
 def _run_name() -> str:
+    from prefect import runtime
+
     scale = runtime.flow_run.parameters.get("scale")
     return f"full-study {scale}" if scale else "full-study"
 
 
-@flow(name="full-study", flow_run_name=_run_name)
+@study_flow(name="full-study", flow_run_name=_run_name)
 def full_study(
     scale: str | None = None,
     arms: list[str] | None = None,
@@ -40,6 +38,9 @@ def full_study(
         stages: run these stages only (`train`, `evaluate@twin-full`), and what they need; all when empty.
         max_parallel: stages that run at once; `runtime.parallel_stages` when empty.
     """
+    from flows.results import publish_results
+    from flows.running import run_stages
+
     put_in_place(check_parameters(scale, arms, seeds, stages, max_parallel), PARAMS, seeds or ())
     try:
         run_stages(arms or (), stages or (), max_parallel)

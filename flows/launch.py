@@ -1,4 +1,8 @@
-"""Starts a flow from the command line, its parameters as options, its outcome as an exit code."""
+"""Starts a flow from the command line, its parameters as options, its outcome as an exit code.
+
+Prefect takes a second to import. In the module that runs as a command, `study_flow` therefore reads and checks the options before
+it imports Prefect, and flows import what needs Prefect when they run: help and mistakes are there at once.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +13,39 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tasks.command import command_parser, run_command, whole_number, whole_numbers
+from flows.parameters import check_parameters
+from tasks.command import clean_exits, command_parser, run_command, whole_number, whole_numbers
+
+
+def study_flow(**settings: Any) -> Callable[[Callable[..., None]], Any]:
+    """Prefect's `flow`, for a function whose parameters are also the options of its module as a command.
+
+    Args:
+        settings: of `prefect.flow`.
+    """
+
+    def decorate(function: Callable[..., None]) -> Any:
+        if function.__module__ == "__main__":
+            with clean_exits():
+                check_parameters(**options_of(function))
+        from prefect import flow
+
+        return flow(**settings)(function)
+
+    return decorate
 
 
 def launch(flow: Any) -> None:
     """Runs the flow with the command line's options and exits: 0, 1 when stages failed, 2 for a user's mistake."""
-    options = options_of(flow)
-    run_command(lambda: _run(flow, options))
+    run_command(lambda: _run(flow, options_of(flow.fn)))
 
 
 def _run(flow: Any, options: dict[str, Any]) -> None:
     from components.config.loader import load_study
-    from flows.parameters import check_parameters
     from flows.remains import watch_this_process
     from tasks.stage import StageFailedError
 
-    params = check_parameters(**options)  # a mistake is said now, not after the start of Prefect
-    watch_this_process(load_study(params).runtime.stop_seconds)
+    watch_this_process(load_study(check_parameters(**options)).runtime.stop_seconds)
     try:
         flow(**options)
     except StageFailedError as error:
@@ -33,16 +53,16 @@ def _run(flow: Any, options: dict[str, Any]) -> None:
         sys.exit(1)
 
 
-def options_of(flow: Any) -> dict[str, Any]:
-    """The options given; one for each parameter of the flow, a list as comma-separated words.
+def options_of(function: Callable[..., None]) -> dict[str, Any]:
+    """The options given; one for each parameter of a flow's function, a list as comma-separated words.
 
-    Help comes from the flow's docstring, examples from the commands that its module's docstring has.
+    Help comes from its docstring, examples from the commands that its module's docstring has.
     """
-    module, doc = flow.fn.__globals__["__spec__"].name, flow.fn.__globals__["__doc__"]
-    does, _, parameters = inspect.getdoc(flow.fn).partition("\n\nArgs:\n")
+    module, doc = function.__globals__["__spec__"].name, function.__globals__["__doc__"]
+    does, _, parameters = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
     meanings = dict(re.findall(r"^ +(\w+): (.+)", parameters, flags=re.MULTILINE))
     parser = command_parser(module, does, "\n".join(re.findall(rf"`(python -m {module}\b[^`]*)`", doc)))
-    for name, parameter in inspect.signature(flow.fn).parameters.items():
+    for name, parameter in inspect.signature(function).parameters.items():
         parse = PARSERS.get(str(parameter.annotation).partition(" ")[0], str)
         required = parameter.default is inspect.Parameter.empty
         flag = f"--{name.replace('_', '-')}"

@@ -9,8 +9,8 @@ from typing import Any
 from components.config.loader import find_arm, read_yaml
 from components.config.problems import ConfigError
 from components.config.schema import Study
+from tasks.graph import asked_for
 from tasks.scale import check_file, preset
-from tasks.stage import asked_for
 
 ROOT = Path(__file__).resolve().parents[1]
 PARAMS = ROOT / "params.yaml"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from prefect import flow
-
-from flows.launch import launch
-from flows.running import PROFILE_STAGES, run_stages
+from flows.launch import launch, study_flow
 
 
-@flow(name="profile-arm", flow_run_name="profile-{arm}")
+@study_flow(name="profile-arm", flow_run_name="profile-{arm}")
 def profile_arm(arm: str) -> None:
     """Profiles one model, and runs what that needs, where stale.
 
     Args:
         arm: an arm, backbone, repair, expansion or control of params.yaml.
     """
+    from flows.running import PROFILE_STAGES, run_stages
+
     run_stages(arms=[arm], stages=PROFILE_STAGES)
 
 

@@ -19,9 +19,10 @@ from components.config.schema import Runtime
 from flows.parameters import PARAMS, ROOT
 from flows.results import publish_times
 from tasks import supervisor
+from tasks.graph import StudyGraph, arm_of, kind_of, study_graph
 from tasks.phases import StageTime
 from tasks.ray_head import ray_head
-from tasks.stage import StageFailedError, StudyGraph, arm_of, kind_of, run_dvc_stage, stage_environment, study_graph
+from tasks.stage import StageFailedError, run_dvc_stage, stage_environment
 
 TRAINING_STAGES = ("train", "repair", "expand", "control")
 EVALUATION_STAGES = ("evaluate", "evaluate-backbone", "evaluate-repair", "evaluate-expansion", "evaluate-control")

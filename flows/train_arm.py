@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from prefect import flow
-
-from flows.launch import launch
-from flows.running import TRAINING_STAGES, run_stages
+from flows.launch import launch, study_flow
 
 
-@flow(name="train-arm", flow_run_name="train-{arm}")
+@study_flow(name="train-arm", flow_run_name="train-{arm}")
 def train_arm(arm: str) -> None:
     """Trains one model, and what it needs, where stale.
 
     Args:
         arm: an arm, repair, expansion or control of params.yaml.
     """
+    from flows.running import TRAINING_STAGES, run_stages
+
     run_stages(arms=[arm], stages=TRAINING_STAGES)
 
 

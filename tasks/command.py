@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -28,14 +28,22 @@ class MachineError(RuntimeError):
 
 
 def run_command(main: Callable[[], None]) -> NoReturn:
-    """Runs a command and exits: 0; 2 with one message for a `StudyError`, 1 for a `MachineError`, 130 when interrupted; else the
+    """Runs a command and exits: 0, or as `clean_exits` says."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    with clean_exits(), phase(COMMAND), disk_trouble():
+        main()
+        sys.stdout.flush()
+    _leave_status(0, "")
+    sys.exit(0)
+
+
+@contextlib.contextmanager
+def clean_exits() -> Iterator[None]:
+    """Exits when the block fails: 2 with one message for a `StudyError`, 1 for a `MachineError`, 130 when interrupted; else the
     traceback.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with phase(COMMAND), disk_trouble():
-            main()
-            sys.stdout.flush()
+        yield
     except StudyError as error:
         print(f"error: {error}", file=sys.stderr)
         _leave_status(EXIT_MISTAKE, str(error))
@@ -52,8 +60,6 @@ def run_command(main: Callable[[], None]) -> NoReturn:
         print("interrupted; run the same command again to go on where it stopped", file=sys.stderr)
         _leave_status(EXIT_INTERRUPTED, "interrupted")
         sys.exit(EXIT_INTERRUPTED)
-    _leave_status(0, "")
-    sys.exit(0)
 
 
 def command_parser(module: str, doc: str | None, examples: str) -> argparse.ArgumentParser:

@@ -23,7 +23,7 @@ NO_COMMAND_LINE = {"flows.remains", "flows.serve", "tasks.supervisor"}  # starte
 def modules() -> list[str]:
     """Those of tasks and flows that are commands."""
     paths = [path for folder in ("tasks", "flows") for path in sorted((ROOT / folder).glob("*.py"))]
-    names = [f"{path.parent.name}.{path.stem}" for path in paths if "__main__" in path.read_text(encoding="utf-8")]
+    names = [f"{path.parent.name}.{path.stem}" for path in paths if 'if __name__ == "__main__"' in path.read_text("utf-8")]
     return [name for name in names if name not in NO_COMMAND_LINE]
 
 
@@ -33,7 +33,7 @@ def parse(module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(ROOT)
     loaded = importlib.import_module(module)
     if module.startswith("flows."):
-        return launch.options_of(getattr(loaded, module.removeprefix("flows.")))
+        return launch.options_of(getattr(loaded, module.removeprefix("flows.")).fn)
     return loaded._arguments()
 
 

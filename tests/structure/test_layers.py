@@ -16,11 +16,12 @@ from components.config.loader import load_study, objective_kinds
 ADAPTERS = {
     "ray": {"tasks/ray_train.py"},
     "mlflow": {"tasks/tracking.py"},
-    "dvc": {"tasks/stage.py"},
+    "dvc": {"tasks/graph.py"},
     "prefect": {"tasks/stage.py", "flows/"},
 }
 LIGHT_MODULES = (
     "command",
+    "graph",
     "pack",
     "recorded",
     "ray_head",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flows.running import _before_during_after_timing
-from tasks.stage import StudyGraph
+from tasks.graph import StudyGraph
 
 NEEDS = {
     "train@a": frozenset[str](),
