@@ -9,13 +9,12 @@ that the scripts run.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
 import time
 
-from bench.turns import SIZES, Row, Size, at_most, print_rows
+from bench.turns import SIZES, Row, Size, at_most, bench_parser, print_rows
 from components.models.devices import cpu_name
 
 SCRIPTS = {
@@ -33,7 +32,7 @@ SCRIPTS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser(__doc__)
     parser.add_argument("--size", choices=SIZES, default="short", help="how long each measures (default: %(default)s)")
     parser.add_argument("--only", type=int, nargs="+", choices=sorted(SCRIPTS), default=sorted(SCRIPTS), help="rows to measure")
     arguments = parser.parse_args()

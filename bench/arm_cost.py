@@ -9,7 +9,6 @@ and their quotient, which should be at most 1.05. One thread.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from bench.turns import Row, Size, Spread, at_most, quick_study
+from bench.turns import Row, Size, Spread, at_most, bench_parser, quick_study
 from components.config.loader import read_yaml, resolve_arm
 from components.config.schema import Arm, Model, Segment, Study
 from components.data.stream import Batch
@@ -37,7 +36,7 @@ SCHEDULES = {  # same gradients as the suite, another walk
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="turns that every arm takes (default: %(default)s)")
     parser.add_argument("--width", type=int, default=256, help="width of the first segment (default: %(default)s)")
     arguments = parser.parse_args()

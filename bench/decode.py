@@ -10,7 +10,6 @@ depend on them. The peer of a depth in the first segment is the library's own Ll
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import statistics
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bench.texts import small_tokenizer
-from bench.turns import Row, Size, at_least, quick_study, quotients
+from bench.turns import Row, Size, at_least, bench_parser, quick_study, quotients
 from components.config.loader import load_study
 from components.data.tokenizer import Tokenizer
 from components.inference.export import export_prefix
@@ -43,7 +42,7 @@ class Times(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser(__doc__)
     parser.add_argument("--scale", default="quick", help="parameter file of scales/ with the model (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="turns that each takes (default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=48, help="new tokens per text (default: %(default)s)")

@@ -8,13 +8,13 @@ peak memory beside the planned one.
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from bench.turns import bench_parser
 from components.config.loader import load_study
 from components.data.stream import Batch
 from components.models.devices import peak_memory_bytes
@@ -24,7 +24,7 @@ from components.training.step import TrainState, train_step
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser(__doc__)
     parser.add_argument("--steps", type=int, default=2, help="optimizer steps (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: %(default)s)")
     arguments = parser.parse_args()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from bench.turns import SCALES
+from bench.turns import SCALES, bench_parser
 from components.config.loader import load_study
 from components.config.schema import Arm, Model
 from components.config.streams import Streams
@@ -175,7 +175,7 @@ def _told_sync(reason: str) -> bool:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser(__doc__)
     parser.add_argument("--rows", type=int, default=8, help="rows of a step (default: %(default)s)")
     parser.add_argument("--seq-len", type=int, default=2048, help="tokens of a row (default: %(default)s)")
     parser.add_argument("--tflops", type=float, help="peak of the device in bfloat16 (default: by its name)")

@@ -14,7 +14,7 @@ import time
 import numpy as np
 import torch
 
-from bench.turns import quotients
+from bench.turns import bench_parser, quotients
 from components.config.experts import Experts
 from components.config.loader import load_study
 from components.config.schema import Arm, Model, Segment
@@ -30,7 +30,7 @@ PAPER_RATIO = 0.8
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser(__doc__)
     parser.add_argument("--length", type=int, default=256, help="tokens of a row (default: %(default)s)")
     parser.add_argument("--width", type=int, default=128, help="width of the models (default: %(default)s)")
     parser.add_argument("--streams", type=int, nargs="+", default=[2, 4], help="streams per token (default: 2 4)")

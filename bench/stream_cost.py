@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.turns import Row, Size, at_most, quotients
+from bench.turns import Row, Size, at_most, bench_parser, quotients
 from components.config.loader import load_study
 from components.config.schema import Arm, Model, Segment, Training
 from components.config.streams import Streams
@@ -44,7 +44,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser(__doc__)
     parser.add_argument("--length", type=int, default=512, help="tokens of a row (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=1, help="rows of a step (default: %(default)s)")
     parser.add_argument("--width", type=int, default=256, help="width of the model (default: %(default)s)")

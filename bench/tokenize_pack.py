@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.texts import small_tokenizer
-from bench.turns import Row, Size, Spread, at_least, quotients
+from bench.turns import Row, Size, Spread, at_least, bench_parser, quotients
 from components.config.schema import FileTokenizer
 from components.data.files import FilesCorpus
 from components.data.packing import pack_study
@@ -116,7 +116,7 @@ def measure(source: FirstBytes, tokenizer: Tokenizer, seq_len: int, rounds: int,
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser(__doc__)
     parser.add_argument("corpus", nargs="?", help="glob of parquet, jsonl or txt files (default: the State of the Union)")
     parser.add_argument("tokenizer", nargs="?", help="a tokenizer.json, needed with a corpus")
     parser.add_argument("--text-column", default="text", help="default: %(default)s")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,9 +118,16 @@ def print_rows(rows: Sequence[Row]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
+def bench_parser(description: str | None) -> argparse.ArgumentParser:
+    """The parser of the module that runs as a command."""
+    module = sys.modules["__main__"].__spec__
+    command = f"python -m {module.name}" if module else None
+    return argparse.ArgumentParser(prog=command, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
 def run_alone(rows: Callable[[Size], list[Row]], description: str | None) -> None:
     """Command line of a measurement that has only a size."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bench_parser(description)
     parser.add_argument("--size", choices=SIZES, default="full", help="how long it measures (default: %(default)s)")
     print_rows(rows(parser.parse_args().size))
 
