@@ -82,7 +82,7 @@ class AttentionPlan:
         Shapes:
             q_MW: [N x rows that ask, H K]. Returns the same.
         """
-        n_asking, n_queries = len(q_MW), self._n_new * sight.queries
+        n_asking, n_queries = q_MW.shape[0], self._n_new * sight.queries  # `len` of a tensor is a slow call
         if self._places_N is not None:
             q_NW = q_MW.reshape(len(self._places_N), -1)
             q_MW = q_NW.new_zeros(self._n_rows * self._n_new, q_NW.shape[1]).index_copy_(0, self._places_N, q_NW)

@@ -87,7 +87,8 @@ def run_block(weights: BlockWeights, x_ND: Tensor, plan: AttentionPlan, cached: 
     shape = weights.shape
     n_heads, n_rotated = shape.n_heads, shape.n_heads + shape.n_kv_heads
     qkv_NW = torch.mm(weights.attention_norm(x_ND), weights.qkv)
-    qk_NHK = qkv_NW.view(len(x_ND), -1, shape.head_dim).narrow(1, 0, n_rotated)
+    n_tokens, width = qkv_NW.shape
+    qk_NHK = qkv_NW.as_strided((n_tokens, n_rotated, shape.head_dim), (width, shape.head_dim, 1))  # the heads before the values
     if weights.q_norm is not None and weights.k_norm is not None:
         qk_NHK[:, :n_heads] = weights.q_norm(qk_NHK[:, :n_heads])
         qk_NHK[:, n_heads:] = weights.k_norm(qk_NHK[:, n_heads:])

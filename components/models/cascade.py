@@ -72,7 +72,7 @@ class Cascade(nn.Module):
     @property
     def n_blocks(self) -> int:
         """N, the deepest depth."""
-        return len(self.blocks)
+        return len(self._segment_of_block)
 
     @property
     def stream_counts(self) -> tuple[int, ...]:
