@@ -21,7 +21,6 @@ from bench.turns import Row, Size, Spread, at_most, bench_parser, quick_study
 from components.config.loader import read_yaml, resolve_arm
 from components.config.schema import Arm, Model, Segment, Study
 from components.data.stream import Batch
-from components.models.repaired import Repaired
 from components.objectives.base import build_objective
 from components.objectives.repair import repair_settings
 from components.training.step import TrainState, train_step
@@ -101,8 +100,6 @@ class _Runner:
         self._objective = build_objective(arm, vocab, 0)
         network = self._objective.new_model()
         network.init_weights(0)
-        if isinstance(network, Repaired):
-            network.freeze_trunk()
         self._state = TrainState.fresh(network, arm.training)
         random = np.random.default_rng(0)
         inputs, labels = (random.integers(0, vocab, (ROWS, seq_len)) for _ in range(2))

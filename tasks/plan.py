@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from components.config.loader import PARAMS_FILE, load_study
+from components.config.loader import PARAMS_FILE, find_arm, load_study
 from tasks.command import command_parser, run_command
 from tasks.scale import preset
 
 if TYPE_CHECKING:
+    from components.config.schema import Arm
     from components.profiling.plan import ArmPlan
 
 EXAMPLES = """
 python -m tasks.plan                                       the study of params.yaml
 python -m tasks.plan --scale proxy-200m                    the paper's recipe
 python -m tasks.plan --scale proxy-200m --tflops 312 --mfu 0.35
+python -m tasks.plan --parameters tlm-uniform              every weight of an arm, and whether it decays
 python -m tasks.plan --check                               only say whether params.yaml is valid
 """
+
+GROUPS = {"decay": "values decay", "no_decay": "do not", "frozen": "are frozen"}
 
 
 def main() -> None:
@@ -31,6 +36,9 @@ def main() -> None:
             f"{len(getattr(study, name))} {name}" for name in ("arms", "backbones", "repairs", "expansions", "controls")
         )
         print(f"{path}: valid; {counts}")
+        return
+    if arguments.parameters:
+        _print_parameters(find_arm(study, arguments.parameters), study.data.tokenizer.vocab_size)
         return
     from components.config.paper_arms import TWIN_ARMS
     from components.profiling.plan import plan_study, schedule_costs, twins_cost
@@ -64,19 +72,32 @@ def _print_table(plans: list[ArmPlan], sums: list[tuple[str, str, str]], peak_fl
         for plan in plans
     ]
     rows += [(name, *[""] * 5, cost, paper, *[""] * 3) for name, cost, paper in sums]
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    for row in [header, *rows]:
-        print(
-            "  ".join(
-                cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            )
-        )
+    _print_columns([header, *rows])
     total = sum(plan.device_hours(peak_flops, utilisation) * plan.n_seeds for plan in plans)
     print(
         f"\n{total:,.3g} device-hours in all, at {utilisation:.0%} of {peak_flops / 1e12:g} TFLOP/s.\n"
         "cost: FLOPs per token, attention included, relative to the first telescopic arm; paper's: GPU-hours, over uniform.\n"
         "active: parameters that a token meets. state (weights, gradients, AdamW) and activations (one micro-batch) are per worker."
     )
+
+
+def _print_parameters(arm: Arm, vocab_size: int) -> None:
+    """Every parameter of an arm: AdamW's decay acts on some, others are frozen."""
+    from components.profiling.parameters import list_parameters
+
+    lines = list_parameters(arm, vocab_size)
+    decay = {"decay": f"{arm.training.weight_decay:g}", "no_decay": "none", "frozen": "frozen"}
+    rows = [(line.name, " x ".join(map(str, line.shape)), f"{line.size:,}", decay[line.group]) for line in lines]
+    _print_columns([("parameter", "shape", "values", "weight decay"), *rows])
+    sums = {group: sum(line.size for line in lines if line.group == group) for group in decay}
+    print(f"\n{arm.name}: " + ", ".join(f"{sums[group]:,} {said}" for group, said in GROUPS.items() if sums[group]))
+
+
+def _print_columns(rows: Sequence[Sequence[str]]) -> None:
+    """The first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        print("  ".join([first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]))
 
 
 def _arguments() -> argparse.Namespace:
@@ -88,6 +109,7 @@ def _arguments() -> argparse.Namespace:
         "--tflops", type=float, default=989.0, help="peak of one device in TFLOP/s (default: %(default)s, H100 bf16)"
     )
     parser.add_argument("--mfu", type=float, default=0.4, help="share of the peak that training reaches (default: %(default)s)")
+    parser.add_argument("--parameters", metavar="ARM", help="list every parameter of an arm, and whether weight decay acts on it")
     parser.add_argument("--check", action="store_true", help="only validate the parameters")
     arguments = parser.parse_args()
     if not 0 < arguments.mfu <= 1 or not 0 < arguments.tflops < float("inf"):

@@ -27,6 +27,7 @@ class Repaired(Cascade):
     def __init__(self, settings: Model, vocab_size: int, part: RepairPart, depths: Sequence[int]) -> None:
         super().__init__(settings, vocab_size)
         self.part = part
+        self.requires_grad_(False)
         self.repairs = nn.ModuleDict({str(depth): self._repair(depth) for depth in depths})
 
     def _repair(self, depth: int) -> nn.Module:
@@ -61,11 +62,6 @@ class Repaired(Cascade):
                 else:
                     for parameter in repair.parameters():
                         parameter.zero_()
-
-    def freeze_trunk(self) -> None:
-        """Leaves only the repairs trainable."""
-        for name, parameter in self.named_parameters():
-            parameter.requires_grad_(name.startswith("repairs."))
 
     def added_cost(self, depth: int, seq_len: int) -> tuple[int, int]:
         d_model = self.exit_at(depth).head.in_features

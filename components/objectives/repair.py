@@ -71,7 +71,6 @@ class Objective(base.Objective):
         fresh = {name: tensor for name, tensor in repaired.state_dict().items() if name.startswith("repairs.")}
         repaired.load_state_dict({**trained.state_dict(), **fresh})
         repaired.start_repairs(self.seed)
-        repaired.freeze_trunk()
 
     def depths_at(self, step: int) -> tuple[int, ...]:
         return self._settings.depths

@@ -11,7 +11,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from components.config.loader import load_study, resolve_arm
 from components.config.schema import Arm
 from components.models.cascade import Cascade
-from components.models.repaired import Repaired
 from components.objectives.base import Objective, build_objective
 from components.objectives.repair import repair_settings
 from tests.toys import ROOT, VOCAB, telescopic, toy_arm, toy_objective, toy_token_batch, toy_training
@@ -60,9 +59,7 @@ def test_a_repair_multiplies_as_much_as_its_formula_says(part: str) -> None:
     settings = repair_settings(base, "base", part)  # type: ignore[arg-type]
     objective = build_objective(Arm(name="r", base="base", model=base.model, training=toy_training(), objective=settings), VOCAB, 0)
     model = objective.new_model()
-    assert isinstance(model, Repaired)
     model.init_weights(0)
-    model.freeze_trunk()
     assert _multiplied(objective, model, 0) == _without_attention(objective, 0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from components.config.loader import load_study
@@ -32,6 +34,26 @@ def test_every_model_has_a_line_and_the_hours_add_up(monkeypatch: pytest.MonkeyP
 def test_check_says_what_the_file_has(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     _run(monkeypatch, "--scale", "tiny", "--check")
     assert capsys.readouterr().out == "scales/tiny.yaml: valid; 3 arms, 0 backbones, 0 repairs, 1 expansions, 0 controls\n"
+
+
+@pytest.mark.parametrize(
+    ("arm", "said"),
+    [("tlm-uniform", "values decay, [0-9,]+ do not$"), ("repair-affine", "values decay, [0-9,]+ do not, [0-9,]+ are frozen$")],
+)
+def test_every_parameter_is_listed_with_its_decay(
+    arm: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _run(monkeypatch, "--scale", "all-arms", "--parameters", arm)
+    *table, _, total = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line for line in table[1:]}
+    gain, matrix = rows["blocks.0.attention_norm.weight"], rows["blocks.0.attention.qkv.weight"]
+    assert re.search(said, total), total
+    assert sum(int(size.replace(",", "")) for size in re.findall(r"([\d,]+) (?:values|do|are)", total)) == sum(
+        int(row.split()[-2].replace(",", "")) for row in rows.values()
+    )
+    is_repair = arm.startswith("repair")
+    assert gain.endswith("frozen" if is_repair else "none")
+    assert matrix.endswith("frozen" if is_repair else " 0.01")
 
 
 def test_an_unknown_scale_names_the_one_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
