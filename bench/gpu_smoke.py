@@ -25,6 +25,7 @@ from components.data.stream import Batch
 from components.models.cascade import Cascade
 from components.objectives.base import Objective, TokenBatch, build_objective
 from components.objectives.twin import Settings as Twin
+from components.training.compiled import compile_blocks
 from components.training.step import TrainState, autocast, train_step
 
 PEAK_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "4090": 165.0}  # bfloat16, dense
@@ -70,8 +71,9 @@ def main() -> None:
     ]
     layouts = {"proxy-200m": arm, "proxy-200m, full depth": twin_of(study.model, arm)}
     layouts |= {f"HD n = {n}": twin_of(with_streams(study.model, n), arm) for n in STREAM_COUNTS}
-    for title, one in layouts.items():
-        speed = measure(one, vocab, arguments.rows, arguments.seq_len, device)
+    cases = [(title, one, False) for title, one in layouts.items()] + [("proxy-200m, compiled", arm, True)]
+    for title, one, is_compiled in cases:
+        speed = measure(one, vocab, arguments.rows, arguments.seq_len, device, is_compiled)
         share = f"MFU {speed.flops_per_second / (peak * 1e12):6.1%}" if peak else f"{speed.flops_per_second / 1e12:.0f} TFLOP/s"
         tokens = arguments.rows * arguments.seq_len / speed.seconds
         print(f"{title:24}{share}  {tokens:10,.0f} tokens/s  {speed.peak_bytes / 2**30:6.1f} GiB")
@@ -103,9 +105,11 @@ def syncs(arm: Arm, vocab: int, seq_len: int, device: torch.device) -> str:
     return "" if losses["loss"] > 0 else "the loss is not positive"
 
 
-def measure(arm: Arm, vocab: int, rows: int, seq_len: int, device: torch.device) -> Speed:
+def measure(arm: Arm, vocab: int, rows: int, seq_len: int, device: torch.device, is_compiled: bool = False) -> Speed:
     """Seconds of a training step, from an idle device to an idle device over several steps."""
     state, objective, batch = _ready(arm, vocab, rows, seq_len, device)
+    if is_compiled:
+        compile_blocks(state.model)
     on_gpu = device.type == "cuda"
     for _ in range(WARM_UP):
         train_step(state, batch, objective, arm.training, rows, eos_id=0)

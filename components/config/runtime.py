@@ -31,6 +31,7 @@ class ArmRuntime(Section):
     ray_resources: Resources | None = None
     placement: Placement | None = None
     sharding: Sharding | None = None
+    compile: bool | None = None
     micro_batch_rows: Count | None = None
 
 
@@ -48,6 +49,9 @@ class Runtime(Section):
         default="none", description="none: every worker has the whole model; fsdp: its part of weights, gradients and moments"
     )
     placement: Placement = Field(default="pack", description="several workers on as few machines as can be, or on as many")
+    compile: bool = Field(
+        default=False, description="torch.compile of every block while training: its first steps take a minute, all others less"
+    )
     micro_batch_rows: Count = Field(description="rows of one forward-backward pass; more is faster until memory runs out")
     checkpoint_every_steps: Count = Field(description="a killed stage loses at most this many steps")
     keep_checkpoints: Count = Field(description="newest checkpoints kept of each run")
@@ -104,6 +108,9 @@ def runtime_problems(runtime: Runtime, models: Mapping[str, Arm], keys: Mapping[
         if own.sharding == "fsdp" and arm.objective.kind == "repair":
             rule = "does not split repairs: their trunk is frozen"
             problems.append(Problem(f"runtime.arms.{name}.sharding", "fsdp", rule, "write none for this model"))
+        if own.compile and (own.sharding == "fsdp" or arm.model.experts is not None):
+            rule = "does not work with sharding: fsdp, nor with a mixture of experts"
+            problems.append(Problem(f"runtime.arms.{name}.compile", True, rule, "write false for this model"))
         if not _gpus_fit(own) and _gpus_fit(runtime):
             problems.append(
                 Problem(f"runtime.arms.{name}.gpus_per_worker", own.gpus_per_worker, GPU_RULE, "write 1, or workers: 1")

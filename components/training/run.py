@@ -126,6 +126,10 @@ def _start_model(run: TrainingRun, objective: Objective, device: torch.device) -
         return model
     model = objective.new_model()
     objective.start(model, run.base_dir)
+    if run.runtime.compile:
+        from components.training.compiled import compile_blocks  # only here: its imports take a second
+
+        compile_blocks(model)
     return model.to(device)
 
 

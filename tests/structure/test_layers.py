@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,7 +116,8 @@ def test_no_code_knows_a_model_by_its_name(repository: Path) -> None:
     assert known == []
 
 
-def test_nothing_is_compiled(repository: Path) -> None:
-    """A model of N depths has N graphs: torch.compile gives up silently after a few. Who turns it on counts the graphs first."""
+def test_one_place_compiles(repository: Path) -> None:
+    """torch.compile gives up silently after a few graphs; there, the number of graphs is known and watched."""
+    compiles = re.compile(r"torch\.compile\(|\.compile\((?!r?\")")  # not re.compile(r"...")
     files = (repository / "components").rglob("*.py")
-    assert [path.name for path in files if "torch.compile" in path.read_text(encoding="utf-8")] == []
+    assert [path.name for path in files if compiles.search(path.read_text(encoding="utf-8"))] == ["compiled.py"]

@@ -153,6 +153,7 @@ def test_an_arm_can_run_elsewhere_than_the_others(tmp_path: Path) -> None:
         ("{twin-ful: {workers: 2}}", "runtime.arms.twin-ful: no such arm, repair, expansion or control; did you mean twin-full?"),
         ("{hd-n2: {workers: 3}}", "multiple of runtime.arms.hd-n2.workers x runtime.arms.hd-n2.micro_batch_rows = 3 x 4"),
         ("{twin-full: {workers: 4, micro_batch_rows: 1, gpus_per_worker: 0.5}}", "twin-full.gpus_per_worker: several workers need"),
+        ("{twin-full: {compile: true, sharding: fsdp}}", "twin-full.compile: does not work with sharding: fsdp"),
     ],
 )
 def test_what_differs_for_an_arm_is_checked(tmp_path: Path, own: str, said: str) -> None:
