@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _export(arguments: argparse.Namespace, chosen: ChosenModel, depth: int, streams: int) -> None:
-    from components.config.problems import ConfigError, DataError
+    from components.config.problems import DataError
     from components.data.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.open(arguments.tokenizer)
@@ -59,11 +59,8 @@ def _export(arguments: argparse.Namespace, chosen: ChosenModel, depth: int, stre
     evaluation = read_record(ArmEvaluation, found["evaluation"]) if found["evaluation"].exists() else None
     profile = read_record(ArmProfile, found["profile"]) if found["profile"].exists() else None
     readme = export_readme(card, (depth, streams), evaluation, profile, tokenizer.eos_token)
-    try:
-        with model.running(streams):
-            kind = export_prefix(model, card, depth, tokenizer, readme, arguments.out)
-    except ValueError as error:
-        raise ConfigError(f"--arm {chosen.arm.name}: {error}") from None
+    with model.running(streams):
+        kind = export_prefix(model, card, depth, tokenizer, readme, arguments.out)
     size = sum(path.stat().st_size for path in arguments.out.iterdir())
     remote = "" if kind in ("LlamaForCausalLM", "Qwen3ForCausalLM") else ", trust_remote_code=True"
     print(f"{arguments.out}: {chosen.arm.name}, depth {depth} of {model.n_blocks}, {size / 2**20:,.1f} MiB, {kind}")

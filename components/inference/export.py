@@ -1,9 +1,9 @@
 """Writes one depth of a trained cascade as a model that `transformers` loads.
 
 A prefix that lies in one segment has one width and is an ordinary Llama, or a Qwen3 when queries and keys have norms. With a
-junction it comes with its own modelling file (`modeling_telescopic.py`), which `trust_remote_code=True` loads; with Hidden Decoding
-streams, those that the model runs, with one more (`export_streams.py`). Either way the folder stands alone: every tensor it needs,
-each with storage of its own, the tokenizer, and a card with the numbers measured for that depth.
+junction or experts it comes with its own modelling file (`modeling_telescopic.py`), which `trust_remote_code=True` loads; with
+Hidden Decoding streams, those that the model runs, with one more (`export_streams.py`). Either way the folder stands alone: every
+tensor it needs, each with storage of its own, the tokenizer, and a card with the numbers measured for that depth.
 
 This file is here and not beside the model files because it decides no trained number: an edit of it must not retrain anything.
 """
@@ -20,6 +20,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from components.config.experts import Experts
 from components.config.schema import Segment
 from components.data.tokenizer import TOKENIZER_FILE, Tokenizer
 from components.huggingface.config import config_of
@@ -29,6 +30,7 @@ from components.inference.export_streams import MODELING as STREAMS_MODELING
 from components.inference.export_streams import stream_config, stream_weights
 from components.models.blocks import Block, RMSNorm, rotary_frequencies
 from components.models.cascade import Cascade, Exit, TiedHead
+from components.models.feed_forward import SwiGLU
 from components.models.files import WEIGHTS, ModelCard, save_tensors
 from components.models.repaired import Repaired
 from components.models.streams import StreamedCascade
@@ -65,7 +67,7 @@ def export_prefix(model: Cascade, card: ModelCard, depth: int, tokenizer: Tokeni
 
     Raises:
         ConfigError: the folder cannot be written, or has something in it.
-        ValueError: `depth` outside 1..N, or blocks that the modelling file does not have.
+        ValueError: `depth` outside 1..N.
     """
     prefix = _prefix(model, depth)
     has_streams = isinstance(model, StreamedCascade)
@@ -128,15 +130,13 @@ def _as_dense(model: Cascade, prefix: _Prefix, max_tokens: int) -> tuple[dict[st
 
 def _as_cascade(model: Cascade, prefix: _Prefix) -> tuple[dict[str, Tensor], dict[str, Any]]:
     settings = model.settings.model_copy(update={"segments": tuple(prefix.segments)})
-    if settings.experts is not None:
-        raise ValueError("a mixture of experts cannot be exported, no modelling file has them; use `python -m tasks.generate`")
     shapes = [settings.blocks[depth - 1] for depth in settings.exits]
     rope = {}
     if settings.rope_scaling is not None:
         rope["rope_frequencies"] = rotary_frequencies(settings.head_dim, settings.rope_theta, settings.rope_scaling).tolist()
     weights = {f"embeddings.{i}.weight": table.weight for i, table in enumerate(prefix.embeddings)}
     for i, block in enumerate(prefix.blocks):
-        weights |= {f"blocks.{i}.{name}": weight for name, weight in block.named_parameters()}
+        weights |= {f"blocks.{i}.{name}": weight for name, weight in (*block.named_parameters(), *block.named_buffers())}
     weights |= {"norm.weight": prefix.norm.weight, "head.weight": prefix.head.weight}
     if prefix.affine is not None:
         weights |= {"affine.weight": prefix.affine.weight, "affine.bias": prefix.affine.bias}
@@ -158,7 +158,14 @@ def _as_cascade(model: Cascade, prefix: _Prefix) -> tuple[dict[str, Tensor], dic
         "norm_eps": settings.norm_eps,
         **rope,
     }
+    if settings.experts is not None:
+        config |= _expert_config(settings.experts, is_dense_last=isinstance(prefix.blocks[-1].ffn, SwiGLU))
     return weights, config
+
+
+def _expert_config(experts: Experts, is_dense_last: bool) -> dict[str, Any]:
+    named = {key: getattr(experts, key) for key in ("n_experts", "top_k", "d_inner", "n_shared", "gate")}
+    return {"experts": {**named, "has_bias": experts.balance == "bias"}, "dense_last": is_dense_last}
 
 
 def _tokenizer_config(tokenizer: Tokenizer, seq_len: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A prefix of a telescopic cascade with more than one width, as a `transformers` model in one file.
+"""A prefix of a telescopic cascade with more than one width, or with experts, as a `transformers` model in one file.
 
 `tasks.export` copies this file into the exported folder; it needs torch and transformers, nothing of the project it comes from.
 
@@ -7,7 +7,8 @@
 Llama-style blocks stand in segments of growing width. Where a segment begins, the residual stream is joined by a fresh slice of the
 token embedding, so the model needs token ids: `inputs_embeds` is not supported, nor is a static cache.
 
-Shapes: B batch, T new tokens, S tokens with the past, D width of the residual stream, H heads, K channels per head, V vocabulary.
+Shapes: B batch, T new tokens, S tokens with the past, D width of the residual stream, H heads, K channels per head, V vocabulary;
+N = B T, E experts, F inner width.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class TelescopicConfig(PretrainedConfig):
         rope_frequencies: of each pair of channels; absent: rope_theta decides.
         junction_norm: rescale the stream to the L2 norm of the fresh slice where a segment begins.
         affine_read_out: an affine map is added to the stream before the final norm.
+        experts: n_experts, top_k, d_inner, n_shared, gate, has_bias of the mixture in every block; absent: a SwiGLU.
+        dense_last: the last block has a SwiGLU all the same.
     """
 
     model_type = "telescopic-cascade"
@@ -46,6 +49,8 @@ class TelescopicConfig(PretrainedConfig):
         qk_norm: bool = False,
         junction_norm: bool = False,
         affine_read_out: bool = False,
+        experts: dict[str, Any] | None = None,
+        dense_last: bool = False,
         rope_theta: float = 10000.0,
         rope_frequencies: tuple[float, ...] | None = None,
         norm_eps: float = 1e-5,
@@ -57,6 +62,7 @@ class TelescopicConfig(PretrainedConfig):
         self.inner_widths = list(inner_widths)
         self.rope_frequencies = None if rope_frequencies is None else list(rope_frequencies)
         self.junction_norm, self.affine_read_out = junction_norm, affine_read_out
+        self.experts, self.dense_last = experts, dense_last
         self.rope_theta, self.norm_eps, self.max_position_embeddings = rope_theta, norm_eps, max_position_embeddings
         self.num_hidden_layers = sum(n_blocks for n_blocks, _ in self.segments)
         self.hidden_size = self.segments[-1][1]
@@ -117,6 +123,48 @@ class SwiGLU(nn.Module):
         return out
 
 
+class ExpertMatrices(nn.Module):
+    def __init__(self, n_experts: int, d_out: int, d_in: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_experts, d_out, d_in))
+
+
+class Experts(nn.Module):
+    """Routed experts, of which a token goes to the `top_k` with the highest scores, and shared ones for all.
+
+    The router's bias takes part in the choice alone, not in the weights of those chosen, which are their scores over the sum.
+    """
+
+    def __init__(self, d_model: int, n_experts: int, top_k: int, d_inner: int, n_shared: int, gate: str, has_bias: bool) -> None:
+        super().__init__()
+        self.top_k, self.gate = top_k, gate
+        self.router = nn.Linear(d_model, n_experts, bias=has_bias)
+        self.gate_up = ExpertMatrices(n_experts, 2 * d_inner, d_model)
+        self.down = ExpertMatrices(n_experts, d_model, d_inner)
+        self.shared = SwiGLU(d_model, n_shared * d_inner) if n_shared else None
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        x_ND = x_BTD.flatten(0, -2)
+        chosen_NS, weights_NS = self.route(x_ND)
+        out_ND = torch.zeros_like(x_ND)
+        for expert in chosen_NS.unique().tolist():
+            rows, places = (chosen_NS == expert).nonzero(as_tuple=True)
+            gate_RF, up_RF = F.linear(x_ND[rows], self.gate_up.weight[expert]).chunk(2, dim=-1)
+            mixed_RD = F.linear(F.silu(gate_RF) * up_RF, self.down.weight[expert]) * weights_NS[rows, places, None]
+            out_ND.index_add_(0, rows, mixed_RD.to(out_ND.dtype))
+        out_BTD = out_ND.view_as(x_BTD)
+        return out_BTD if self.shared is None else out_BTD + self.shared(x_BTD)
+
+    def route(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """The experts of each token and their weights, [N, top_k]; in float32, and of equal scores the first expert wins."""
+        logits_NE = F.linear(x_ND.float(), self.router.weight.float())
+        scores_NE = logits_NE.softmax(dim=-1) if self.gate == "softmax" else logits_NE.sigmoid()
+        ranked_NE = scores_NE if self.router.bias is None else scores_NE + self.router.bias.float()
+        chosen_NS = ranked_NE.sort(dim=-1, descending=True, stable=True).indices[:, : self.top_k]
+        kept_NS = scores_NE.gather(1, chosen_NS)
+        return chosen_NS, kept_NS / kept_NS.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+
+
 class Block(nn.Module):
     def __init__(self, segment: int, config: TelescopicConfig) -> None:
         super().__init__()
@@ -124,7 +172,7 @@ class Block(nn.Module):
         self.attention_norm = RMSNorm(d_model, config.norm_eps)
         self.attention = Attention(segment, config)
         self.ffn_norm = RMSNorm(d_model, config.norm_eps)
-        self.ffn = SwiGLU(d_model, config.inner_widths[segment])
+        self.ffn = Experts(d_model, **config.experts) if config.experts else SwiGLU(d_model, config.inner_widths[segment])
 
     def forward(self, x_BTD: Tensor, angles: Tensor, mask_BHTS: Tensor | None, past: DynamicCache | None, layer: int) -> Tensor:
         x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), angles, mask_BHTS, past, layer)
@@ -149,6 +197,8 @@ class TelescopicForCausalLM(PreTrainedModel, GenerationMixin):
         self.blocks = nn.ModuleList(
             self.block_type(segment, config) for segment, (n_blocks, _) in enumerate(config.segments) for _ in range(n_blocks)
         )
+        if config.dense_last:
+            self.blocks[-1].ffn = SwiGLU(widths[-1], config.inner_widths[-1])
         self.affine = nn.Linear(widths[-1], widths[-1]) if config.affine_read_out else None
         self.norm = RMSNorm(widths[-1], config.norm_eps)
         self.head = nn.Linear(widths[-1], config.vocab_size, bias=False)

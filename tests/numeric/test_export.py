@@ -52,6 +52,11 @@ GROUPED: dict[str, Any] = {
     "qk_norm": True,
     "rope_scaling": Llama3Rope(kind="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=16),
 }
+EXPERTS: tuple[tuple[str, dict[str, Any], Streams | None], ...] = (
+    ("experts-bias", {}, None),
+    ("experts-loss", {"balance": "auxiliary", "gate": "sigmoid", "n_shared": 0}, None),
+    ("streams-experts", {}, toy_streams()),
+)
 PROMPT = "what the states of the union"
 
 LOADING = """
@@ -97,6 +102,8 @@ def _drawn(model: Cascade) -> Cascade:
     for parameter in model.parameters():
         if parameter.ndim == 1:
             parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+    for bias in model.buffers():
+        bias += 0.3 * torch.randn(bias.shape, generator=generator)
     if isinstance(model, Repaired):
         for parameter in model.repairs.parameters():
             parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
@@ -135,7 +142,11 @@ def models() -> dict[str, tuple[Cascade, int]]:
     for kind, streams in (("grouped", None), *((f"streams-grouped-{kv}", toy_streams(n_streams=3, kv=kv)) for kv in KV)):
         model = _drawn(build_cascade(Model.model_validate({**dict(toy_model()), **GROUPED, "streams": streams}), VOCAB))
         chosen |= {f"{kind}-{depth}": (model, depth) for depth in (3, 5)}
-    return chosen
+    for name, mixture, streams in EXPERTS:
+        model = _drawn(build_cascade(toy_model(segments=SEGMENTS, experts=toy_experts(**mixture), streams=streams), VOCAB))
+        chosen |= {f"{name}-{depth}": (model, depth) for depth in (1, 4)}
+    model = _drawn(Repaired(toy_model(experts=toy_experts()), VOCAB, "block", [3]))
+    return chosen | {"experts-repaired-3": (model, 3)}
 
 
 @pytest.fixture(scope="module")
@@ -226,13 +237,3 @@ def test_a_folder_that_is_taken_is_refused(tmp_path: Path, models: Mapping[str, 
     with pytest.raises(ConfigError, match="not an empty folder"):
         export_prefix(model, _card(model), depth, tokenizer, "", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-@pytest.mark.parametrize("streams", [None, toy_streams()])
-def test_a_mixture_of_experts_is_refused_with_another_way_and_leaves_nothing(
-    tmp_path: Path, tokenizer: Tokenizer, streams: Streams | None
-) -> None:
-    model = build_cascade(toy_model(segments=SEGMENTS, experts=toy_experts(), streams=streams), VOCAB)
-    with pytest.raises(ValueError, match=r"a mixture of experts cannot be exported, .*; use `python -m tasks\.generate`"):
-        export_prefix(model, _card(model), 1, tokenizer, "", tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
