@@ -8,7 +8,7 @@ Llama-style blocks stand in segments of growing width. Where a segment begins, t
 token embedding, so the model needs token ids: `inputs_embeds` is not supported, nor is a static cache.
 
 Shapes: B batch, T new tokens, S tokens with the past, D width of the residual stream, H heads, K channels per head, V vocabulary;
-N = B T, E experts, F inner width.
+N = B T tokens, E experts, R tokens that go to one, F inner width.
 """
 
 from __future__ import annotations
