@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup study test check lint fast ui server serve scale bench lock clean
+.PHONY: help setup study test check lint fast ui server serve scale bench lock audit clean
 
 help:          ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -70,6 +70,10 @@ lock:          ## after an edit of the pins in pyproject.toml: try them in an en
 	{ head -n 1 requirements.lock; sed 's/^\(torch==[^+]*\)+.*/\1/' build/frozen; } > build/requirements.lock
 	mv build/requirements.lock requirements.lock
 	rm -rf build/lock build/frozen
+
+audit:         ## known weaknesses of the pinned packages: pip-audit, in an environment of its own, asks pypi.org
+	test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install --quiet pip-audit; }
+	build/audit/bin/pip-audit --requirement requirements.lock --no-deps --disable-pip --strict
 
 clean:         ## remove results, checkpoints, and the records of MLflow and Prefect; the caches of DVC and .venv stay
 	rm -rf artifacts runs mlruns .prefect dvc_plots

@@ -114,3 +114,22 @@ def test_every_pin_is_what_is_locked() -> None:
     wanted = pins([*project["dependencies"], *project["optional-dependencies"]["dev"]])
     locked = pins((ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()[1:])
     assert {name: locked.get(name) for name in wanted} == wanted
+
+
+AUDITING = """#!/bin/sh
+case "$*" in
+*"-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+*"pip install"*) cp "$0" build/audit/bin/pip-audit ;;
+*) echo "$@" >> asked ;;
+esac
+"""
+
+
+def test_audit_asks_about_every_pin_and_takes_no_answer_for_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    (tmp_path / "python").write_text(AUDITING)
+    (tmp_path / "python").chmod(0o755)
+    for _ in range(2):  # the second time in the same environment
+        subprocess.run(["make", "-s", "audit", f"PYTHON={tmp_path / 'python'}"], cwd=tmp_path, check=True, timeout=60)
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked == ["--requirement requirements.lock --no-deps --disable-pip --strict"] * 2
