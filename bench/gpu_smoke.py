@@ -1,9 +1,9 @@
 """Does the study work as it should on this GPU, and how much of it does it use? Under three minutes on one device.
 
 Three things: (1) bfloat16 agrees with float32 on loss and gradients, and the GPU with the CPU, at the paper's model; (2) share of
-the device's peak (MFU) that a training step reaches, for `proxy-200m` and for Hidden Decoding layouts on it; (3) the training step
-never waits for the device: it runs under torch's sync debug mode. FLOPs are those of the formulas, matrix products alone. Without a
-GPU it says so in one line.
+the device's peak (MFU) that a training step reaches, for `proxy-200m`, also compiled, and for Hidden Decoding layouts on it; (3)
+the training step never waits for the device: it runs under torch's sync debug mode. FLOPs are those of the formulas, matrix
+products alone. Without a GPU it says so in one line.
 
     python -m bench.gpu_smoke [--rows 8] [--tflops 989]
 """

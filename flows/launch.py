@@ -1,7 +1,7 @@
 """Starts a flow from the command line, its parameters as options, its outcome as an exit code.
 
-Prefect takes a second to import. In the module that runs as a command, `study_flow` therefore reads and checks the options before
-it imports Prefect, and flows import what needs Prefect when they run: help and mistakes are there at once.
+Prefect takes a second to import. In the module that runs as a command, `launch` therefore makes the flow only after options were
+read and checked, and flows import what needs Prefect when they run: help and mistakes are there at once.
 """
 
 from __future__ import annotations
@@ -10,15 +10,21 @@ import argparse
 import inspect
 import re
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from flows.parameters import check_parameters
-from tasks.command import clean_exits, command_parser, run_command, whole_number, whole_numbers
+from tasks.command import command_parser, run_command, whole_number, whole_numbers
+
+
+class Command(NamedTuple):
+    """A flow to be, in the module that runs as a command: its function, and the settings of `prefect.flow`."""
+
+    function: Callable[..., None]
+    settings: Mapping[str, Any]
 
 
 def study_flow(**settings: Any) -> Callable[[Callable[..., None]], Any]:
-    """Prefect's `flow`, for a function whose parameters are also the options of its module as a command.
+    """Prefect's `flow`, for a function whose parameters are also the options of its module as a command, and there a `Command`.
 
     Args:
         settings: of `prefect.flow`.
@@ -26,8 +32,7 @@ def study_flow(**settings: Any) -> Callable[[Callable[..., None]], Any]:
 
     def decorate(function: Callable[..., None]) -> Any:
         if function.__module__ == "__main__":
-            with clean_exits():
-                check_parameters(**options_of(function))
+            return Command(function, settings)
         from prefect import flow
 
         return flow(**settings)(function)
@@ -35,19 +40,25 @@ def study_flow(**settings: Any) -> Callable[[Callable[..., None]], Any]:
     return decorate
 
 
-def launch(flow: Any) -> None:
+def launch(command: Command) -> None:
     """Runs the flow with the command line's options and exits: 0, 1 when stages failed, 2 for a user's mistake."""
-    run_command(lambda: _run(flow, options_of(flow.fn)))
+    options = options_of(command.function)
+    run_command(lambda: _run(command, options))
 
 
-def _run(flow: Any, options: dict[str, Any]) -> None:
+def _run(command: Command, options: dict[str, Any]) -> None:
     from components.config.loader import load_study
+    from flows.parameters import check_parameters
+
+    params = check_parameters(**options)  # a mistake is said now, not after the start of Prefect
+    from prefect import flow
+
     from flows.remains import watch_this_process
     from tasks.stage import StageFailedError
 
-    watch_this_process(load_study(check_parameters(**options)).runtime.stop_seconds)
+    watch_this_process(load_study(params).runtime.stop_seconds)
     try:
-        flow(**options)
+        flow(**command.settings)(command.function)(**options)
     except StageFailedError as error:
         print(f"failed: {error}", file=sys.stderr)
         sys.exit(1)

@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -28,22 +28,14 @@ class MachineError(RuntimeError):
 
 
 def run_command(main: Callable[[], None]) -> NoReturn:
-    """Runs a command and exits: 0, or as `clean_exits` says."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    with clean_exits(), phase(COMMAND), disk_trouble():
-        main()
-        sys.stdout.flush()
-    _leave_status(0, "")
-    sys.exit(0)
-
-
-@contextlib.contextmanager
-def clean_exits() -> Iterator[None]:
-    """Exits when the block fails: 2 with one message for a `StudyError`, 1 for a `MachineError`, 130 when interrupted; else the
+    """Runs a command and exits: 0; 2 with one message for a `StudyError`, 1 for a `MachineError`, 130 when interrupted; else the
     traceback.
     """
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        yield
+        with phase(COMMAND), disk_trouble():
+            main()
+            sys.stdout.flush()
     except StudyError as error:
         print(f"error: {error}", file=sys.stderr)
         _leave_status(EXIT_MISTAKE, str(error))
@@ -60,6 +52,8 @@ def clean_exits() -> Iterator[None]:
         print("interrupted; run the same command again to go on where it stopped", file=sys.stderr)
         _leave_status(EXIT_INTERRUPTED, "interrupted")
         sys.exit(EXIT_INTERRUPTED)
+    _leave_status(0, "")
+    sys.exit(0)
 
 
 def command_parser(module: str, doc: str | None, examples: str) -> argparse.ArgumentParser:
@@ -73,6 +67,13 @@ def command_parser(module: str, doc: str | None, examples: str) -> argparse.Argu
 def add_path(parser: argparse.ArgumentParser, flag: str, default: str, meaning: str) -> None:
     """An option for a file or folder, whose help ends with the default."""
     parser.add_argument(flag, type=Path, default=Path(default), help=f"{meaning} (default: %(default)s)")
+
+
+def print_columns(rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows of cells, the header the first of them: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        print("  ".join([first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]))
 
 
 def whole_number(text: str) -> int:

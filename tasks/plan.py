@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from components.config.loader import PARAMS_FILE, find_arm, load_study
-from tasks.command import command_parser, run_command
+from tasks.command import command_parser, print_columns, run_command
 from tasks.scale import preset
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def _print_table(plans: list[ArmPlan], sums: list[tuple[str, str, str]], peak_fl
         for plan in plans
     ]
     rows += [(name, *[""] * 5, cost, paper, *[""] * 3) for name, cost, paper in sums]
-    _print_columns([header, *rows])
+    print_columns([header, *rows])
     total = sum(plan.device_hours(peak_flops, utilisation) * plan.n_seeds for plan in plans)
     print(
         f"\n{total:,.3g} device-hours in all, at {utilisation:.0%} of {peak_flops / 1e12:g} TFLOP/s.\n"
@@ -88,16 +87,9 @@ def _print_parameters(arm: Arm, vocab_size: int) -> None:
     lines = list_parameters(arm, vocab_size)
     decay = {"decay": f"{arm.training.weight_decay:g}", "no_decay": "none", "frozen": "frozen"}
     rows = [(line.name, " x ".join(map(str, line.shape)), f"{line.size:,}", decay[line.group]) for line in lines]
-    _print_columns([("parameter", "shape", "values", "weight decay"), *rows])
+    print_columns([("parameter", "shape", "values", "weight decay"), *rows])
     sums = {group: sum(line.size for line in lines if line.group == group) for group in decay}
     print(f"\n{arm.name}: " + ", ".join(f"{sums[group]:,} {said}" for group, said in GROUPS.items() if sums[group]))
-
-
-def _print_columns(rows: Sequence[Sequence[str]]) -> None:
-    """The first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        print("  ".join([first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]))
 
 
 def _arguments() -> argparse.Namespace:

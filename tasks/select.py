@@ -15,7 +15,7 @@ from components.config.problems import ResultsError
 from components.profiling.operating_points import Budget, Choice, at_load, choose, join_points, place_text
 from components.results import ArmEvaluation, ArmProfile, OperatingPoint, read_record, write_record
 from components.results.files import RecordT
-from tasks.command import add_path, command_parser, positive_number, run_command, whole_number
+from tasks.command import add_path, command_parser, positive_number, print_columns, run_command, whole_number
 
 EXAMPLES = """
 python -m tasks.select --latency-ms 8 --batch 1              the best quality within 8 ms per decoding step
@@ -57,10 +57,7 @@ def _print(choice: Choice, budget: Budget, metric: str, n_shown: int) -> None:
     print(f"best: {best.arm} at {place_text(best)}\n")
     header = ("arm", "depth", "streams", "NLL", "bits/byte", "ms/step", "tokens/s", "MB", "parameters")
     rows = [_row(point) for point in choice.fitting[:n_shown]]
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    for row in [header, *rows]:
-        cells = zip(row, widths, strict=True)
-        print("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(cells)))
+    print_columns([header, *rows])
     hidden = len(choice.fitting) - len(rows)
     print(f"{len(choice.fitting)} points fit{f', {hidden} not shown' if hidden else ''}; the best {metric} first")
     if choice.n_tied > 1:

@@ -8,6 +8,7 @@ nothing here imports torch: a wrong value is reported in well under a second. `l
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -94,9 +95,9 @@ class ObjectiveSettings(Section):
     trains: ClassVar[bool] = True  # False: the weights come from elsewhere
     kind: str
 
+    @abstractmethod
     def trained_depths(self, model: Model) -> tuple[int, ...]:
         """Depths of the trained model that ever get a loss."""
-        raise NotImplementedError
 
     def problems(self, model: Model) -> list[tuple[str, object, str, str]]:
         """Rules that need the arm's model: (key, value, rule, remedy) of each broken one."""

@@ -44,11 +44,11 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def keep_freed_memory() -> None:
     """Has this process keep the memory of freed tensors for the next ones, for as long as it lives.
 
-    glibc maps every tensor above 32 MB afresh, and the system fills each page with zeros again: 7% of a training step with such
+    glibc maps every tensor above 32 MB afresh, and the system fills each page with zeros again: 5% of a training step with such
     tensors (`bench.stream_cost`, n = 4). With another C library nothing changes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None and sys.platform == "linux":
+    if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, -1)  # never
         mallopt(M_MMAP_MAX, 0)
 

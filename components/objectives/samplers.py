@@ -8,6 +8,7 @@ of it.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Annotated, Literal
 
 import numpy as np
@@ -23,9 +24,9 @@ class Sampler(Section):
 
     kind: str
 
+    @abstractmethod
     def probabilities(self, model: Model) -> tuple[float, ...]:
         """P(k) of the random draw for k = 1..N."""
-        raise NotImplementedError
 
     def fixed(self, step: int, deepest: int) -> int | None:
         """The depth, up to `deepest`, of a step that draws nothing; None when one is drawn."""
