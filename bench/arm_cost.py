@@ -21,6 +21,7 @@ from bench.turns import Row, Size, Spread, at_most, bench_parser, quick_study
 from components.config.loader import read_yaml, resolve_arm
 from components.config.schema import Arm, Model, Segment, Study
 from components.data.stream import Batch
+from components.models.onednn import onednn_products
 from components.objectives.base import build_objective
 from components.objectives.repair import repair_settings
 from components.training.step import TrainState, train_step
@@ -111,8 +112,9 @@ class _Runner:
         steps = range(self._state.step, self._state.step + self._arm.model.n_blocks)
         flops = sum(self._objective.step_flops(step, self._seq_len) for step in steps)
         started = time.process_time()
-        for _ in steps:
-            train_step(self._state, self._batch, self._objective, self._arm.training, ROWS, eos_id=0)
+        with onednn_products():  # as a training worker does
+            for _ in steps:
+                train_step(self._state, self._batch, self._objective, self._arm.training, ROWS, eos_id=0)
         return time.process_time() - started, flops
 
 

@@ -16,6 +16,7 @@ from bench.turns import Row, Size, at_most, quick_study, quotients, run_alone, t
 from components.config.schema import Model, Segment
 from components.evaluation.sweep import sweep_batches
 from components.models.cascade import Cascade
+from components.models.onednn import onednn_products
 from components.models.sizes import head_flops, prefix_flops
 
 ROUNDS = {"smoke": 1, "short": 5, "full": 15}
@@ -55,7 +56,8 @@ def _sweep(model: Cascade, batch: tuple[Tensor, Tensor, Tensor], depths: Collect
         def add(depth: int, nll_N: Tensor, _: Tensor) -> None:
             sums[depth - 1] += nll_N.double().sum()
 
-        sweep_batches(model, [batch], 0, 1, add, depths)
+        with onednn_products():  # as the stage does
+            sweep_batches(model, [batch], 0, 1, add, depths)
 
     return run
 

@@ -20,6 +20,7 @@ from components.config.loader import load_study
 from components.config.schema import Arm, Model, Segment
 from components.config.streams import Streams
 from components.data.stream import Batch
+from components.models.onednn import onednn_products
 from components.objectives.base import build_objective
 from components.objectives.twin import Settings as Twin
 from components.training.step import TrainState, train_step
@@ -69,7 +70,8 @@ class _Steps:
         """What one step takes."""
         clock = time.perf_counter if self._device.type == "cuda" else time.process_time
         started = clock()
-        train_step(self._state, self._batch, self._objective, self._arm.training, 1, eos_id=0)
+        with onednn_products():  # as a training worker does
+            train_step(self._state, self._batch, self._objective, self._arm.training, 1, eos_id=0)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return clock() - started

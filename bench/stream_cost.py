@@ -26,6 +26,7 @@ from components.config.schema import Arm, Model, Segment, Training
 from components.config.streams import Streams
 from components.data.stream import Batch
 from components.models.devices import keep_freed_memory
+from components.models.onednn import onednn_products
 from components.models.stream_sizes import cache_bytes
 from components.objectives.base import build_objective
 from components.objectives.twin import Settings as Twin
@@ -90,7 +91,7 @@ def rows(size: Size) -> list[Row]:
 def measure(arguments: argparse.Namespace) -> tuple[list[Case], list[_Runner], list[list[float]]]:
     """The variants, the first without streams, and the seconds of each by turns."""
     torch.set_num_threads(1)
-    keep_freed_memory()  # as a training worker does
+    keep_freed_memory()  # as a training worker does, too
     cases: list[Case] = [("no streams", 1, None)]
     cases += [(layout, n, _streams(layout, n)) for layout in arguments.layouts for n in arguments.streams]
     runners = [_Runner(_model(streams, arguments.width), arguments) for _, _, streams in cases]
@@ -130,7 +131,8 @@ class _Runner:
         """Seconds of one step."""
         self._wait()
         started = self._clock()
-        train_step(self._state, self._batch, self._objective, self._arm.training, len(self._batch.inputs), eos_id=0)
+        with onednn_products():  # as a training worker does
+            train_step(self._state, self._batch, self._objective, self._arm.training, len(self._batch.inputs), eos_id=0)
         self._wait()
         return self._clock() - started
 

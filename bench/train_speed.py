@@ -21,6 +21,7 @@ from bench.peers import llama_of
 from bench.turns import Goal, Row, Size, at_least, dense_model, quick_study, quotients, run_alone, take_turns
 from components.config.schema import Arm
 from components.data.stream import Batch
+from components.models.onednn import onednn_products
 from components.objectives.base import build_objective
 from components.objectives.twin import Settings as Twin
 from components.training.step import TrainState, train_step
@@ -84,7 +85,8 @@ def sides(shape: Shape) -> tuple[Callable[[], object], Callable[[], object]]:
         raise RuntimeError(f"the two do not compute the same loss: {ours} and {theirs}")
 
     def our_step() -> None:
-        train_step(state, batch, objective, training, shape.rows, eos_id=0)
+        with onednn_products():  # as a training worker does
+            train_step(state, batch, objective, training, shape.rows, eos_id=0)
 
     def their_step() -> None:
         llama(input_ids=inputs, labels=labels, shift_labels=labels).loss.backward()
@@ -111,11 +113,12 @@ def floor(shape: Shape) -> Callable[[], object]:
     of_output = torch.randn(heads)
 
     def products() -> None:
-        for weight in weights:
-            given, received = rows_of[weight.shape[1]], rows_of[weight.shape[0]]
-            given @ weight.T
-            received @ weight
-            received.T @ given
+        with onednn_products():
+            for weight in weights:
+                given, received = rows_of[weight.shape[1]], rows_of[weight.shape[0]]
+                given @ weight.T
+                received @ weight
+                received.T @ given
         for _ in range(shape.n_blocks):
             mixed = scaled_dot_product_attention(query, key, value, is_causal=True)
             torch.autograd.grad(mixed, (query, key, value), of_output)

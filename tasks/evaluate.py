@@ -23,6 +23,7 @@ def main() -> None:
     from components.data.documents import read_documents
     from components.data.stream import PackedRows
     from components.evaluation.sweep import score_cells, sweep_cells, write_document_scores
+    from components.models.onednn import onednn_products
     from components.results import ArmEvaluation, ValidationSet, write_record
 
     runtime = study.runtime.for_arm(arm.name)
@@ -31,7 +32,8 @@ def main() -> None:
     sweeps, evaluations = [], []
     for seed, model, card in load_seeds(arm, arguments.models, runtime):  # noqa: B007  # the last ones are used below
         title = f"evaluate {arm.name} seed {seed}"
-        with phase(COMPUTE), progress_bar(len(rows) * len(model.stream_counts), title, "row") as bar:
+        n_rows = len(rows) * len(model.stream_counts)
+        with phase(COMPUTE), onednn_products(), progress_bar(n_rows, title, "row") as bar:
             cells = sweep_cells(model, rows, documents, runtime.micro_batch_rows, bar.update)
         sweeps += [(seed, sweep) for sweep in cells]
         evaluations.append(score_cells(model, cells, documents, seed, rows.seq_len))

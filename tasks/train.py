@@ -86,6 +86,7 @@ def run_on_worker(run: TrainingRun, report: Report) -> dict[str, Any]:
 
     from components.config.problems import disk_trouble
     from components.models.devices import keep_freed_memory
+    from components.models.onednn import onednn_products
     from components.training.run import run_training
 
     torch.set_num_threads(run.runtime.threads_per_worker)
@@ -95,7 +96,7 @@ def run_on_worker(run: TrainingRun, report: Report) -> dict[str, Any]:
         report(asdict(progress))
 
     begun = time.time()
-    with warnings_told(report), disk_trouble(run.run_dir):
+    with warnings_told(report), disk_trouble(run.run_dir), onednn_products():
         cost = run_training(run, tell).model_dump(mode="json")
     report({"computed": (begun, time.time())})
     return cost
