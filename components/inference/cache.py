@@ -113,8 +113,7 @@ class KVCache:
         self._counts = np.zeros((n_sequences, deepest + 1), dtype=np.int64)
         positions = torch.arange(n_streams * capacity, device=device)
         angles = rotary_angles(positions, model.head_dim, model.rope_theta, model.rope_scaling)
-        self._cos = torch.cat((angles.cos, angles.cos), -1).to(dtype)[:, 0]
-        self._sin = torch.cat((-angles.sin, angles.sin), -1).to(dtype)[:, 0]
+        self._cos, self._sin = angles.cos.to(dtype)[:, 0], angles.sin.to(dtype)[:, 0]
 
     def new_block(self, shape: BlockShape, n_rows: int = 1, n_keys: int = 1) -> BlockCache:
         """Room for the keys and values of one more block."""

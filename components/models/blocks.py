@@ -20,7 +20,10 @@ from components.models.feed_forward import SwiGLU as SwiGLU
 
 
 class Rotary(NamedTuple):
-    """cos and sin of the rotary angles, shaped to broadcast over q and k: [T, 1, 1, K/2]."""
+    """cos and signed sin of the rotary angles, shaped to broadcast over q and k: [T, 1, 1, K].
+
+    Channels i and i + K/2 turn together, and have the same angle; sin is negative for the first of them.
+    """
 
     cos: Tensor
     sin: Tensor
@@ -30,12 +33,13 @@ def rotary_angles(positions_T: Tensor, head_dim: int, theta: float, scaling: Rop
     """Rotary angles of the given positions, always computed in float32.
 
     Shapes:
-        positions_T: int64 [T]. Returns float32 [T, 1, 1, head_dim / 2], twice.
+        positions_T: int64 [T]. Returns float32 [T, 1, 1, head_dim], twice.
     """
     frequencies_K = rotary_frequencies(head_dim, theta, scaling, positions_T.device)
     angles_TK = positions_T.float()[:, None] * frequencies_K
-    angles = angles_TK[:, None, None, :]
-    return Rotary(angles.cos(), angles.sin())
+    cos_TK, sin_TK = angles_TK.cos(), angles_TK.sin()
+    cos, sin = torch.cat((cos_TK, cos_TK), dim=-1), torch.cat((-sin_TK, sin_TK), dim=-1)
+    return Rotary(cos[:, None, None], sin[:, None, None])
 
 
 def rotary_frequencies(
@@ -64,8 +68,7 @@ def rotate(x_BTCHK: Tensor, rotary: Rotary) -> Tensor:
         x_BTCHK: [B, T, C, H, K], C the tensors that share the rotation (q and k).
     """
     cos, sin = rotary.cos.to(x_BTCHK.dtype), rotary.sin.to(x_BTCHK.dtype)
-    first, second = x_BTCHK.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return x_BTCHK * cos + x_BTCHK.roll(x_BTCHK.shape[-1] // 2, dims=-1) * sin
 
 
 class RMSNorm(nn.Module):
