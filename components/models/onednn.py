@@ -1,9 +1,10 @@
 """Matrix products in float32 through oneDNN, on CPUs where torch's own choice, MKL, leaves half of the machine idle.
 
 MKL uses AVX-512 on its maker's CPUs only. On an AMD CPU that has it, oneDNN, which is part of torch too and which torch itself uses
-in bfloat16, is more than twice as fast once a product is large enough. Inside `onednn_products` the kernels of `mm` are replaced
-for the whole process, so everything that multiplies matrices gains: forward and backward passes, heads, experts. The values differ
-from MKL's by the rounding of float32 alone.
+in bfloat16, is more than twice as fast once a product is large enough. Inside `onednn_products` the kernels of `mm` and `addmm` are
+replaced for the whole process, so everything that multiplies matrices gains: forward and backward passes, heads, experts. The
+values differ from MKL's by the rounding of float32 alone. The first product of a shape takes a millisecond more, so it is for
+training and for sweeps, whose shapes come again and again, not for prompts of any length.
 
 Shapes: M rows and N columns of a product, K terms in each of its sums.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -45,10 +46,12 @@ def onednn_products() -> Iterator[None]:
 def product(a_MK: Tensor, b_KN: Tensor) -> Tensor:
     """The matrix product in oneDNN, [M, N] and contiguous.
 
-    Of two transposed factors, as in a weight's gradient, one has to be copied: the smaller one.
+    A transposed first factor, as in a weight's gradient, has to be copied; or else the transposed product is worked out, and
+    copied: whichever moves less.
     """
-    flips = not a_MK.is_contiguous() and (b_KN.t().is_contiguous() or b_KN.shape[1] < a_MK.shape[0])
-    if flips:
+    (m, k), n = a_MK.shape, b_KN.shape[1]
+    moved = m * n + (0 if b_KN.t().is_contiguous() else k * n)
+    if not a_MK.is_contiguous() and moved < m * k:
         return _times_transposed(b_KN.t(), a_MK).t().contiguous()
     return _times_transposed(a_MK, b_KN.t())
 
@@ -62,30 +65,66 @@ def _times_transposed(x_MK: Tensor, w_NK: Tensor) -> Tensor:
 
 
 def _replace_kernels() -> torch.library.Library:
-    """Registers the kernels of `mm`; destroying the library brings torch's own back."""
-    mm = torch.library.get_kernel("aten::mm", "CPU")
-    mm_out = torch.library.get_kernel("aten::mm.out", "CPU")
-
-    def multiply(keys: Any, a_MK: Tensor, b_KN: Tensor) -> Tensor:
-        if _gains(a_MK, b_KN):
-            return product(a_MK, b_KN)
-        other: Tensor = mm.call_boxed(keys, a_MK, b_KN)
-        return other
-
-    def multiply_into(keys: Any, a_MK: Tensor, b_KN: Tensor, *, out: Tensor) -> Tensor:
-        if _gains(a_MK, b_KN) and out.dtype == torch.float32 and out.shape == (a_MK.shape[0], b_KN.shape[1]):
-            return out.copy_(product(a_MK, b_KN))
-        other: Tensor = mm_out.call_boxed(keys, a_MK, b_KN, out=out)
-        return other
-
+    """Registers the kernels; destroying the library brings torch's own back."""
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch tells that a kernel is replaced
-        library.impl("mm", multiply, "CPU", with_keyset=True)  # type: ignore[no-untyped-call]
-        library.impl("mm.out", multiply_into, "CPU", with_keyset=True)  # type: ignore[no-untyped-call]
+        for name, own in KERNELS.items():
+            kernel = _or_else(own, torch.library.get_kernel(f"aten::{name}", "CPU"))
+            library.impl(name, kernel, "CPU", with_keyset=True)  # type: ignore[no-untyped-call]
     return library
 
 
-def _gains(a_MK: Tensor, b_KN: Tensor) -> bool:
+def _or_else(own: Callable[..., Tensor | None], other: Any) -> Callable[..., Any]:
+    """Our kernel, and torch's where ours gives nothing."""
+
+    def kernel(keys: Any, *arguments: Any, **options: Any) -> Any:
+        found = own(*arguments, **options)
+        return other.call_boxed(keys, *arguments, **options) if found is None else found
+
+    return kernel
+
+
+def _mm(a_MK: Tensor, b_KN: Tensor) -> Tensor | None:
+    return product(a_MK, b_KN) if _gains(a_MK, b_KN) else None
+
+
+def _mm_out(a_MK: Tensor, b_KN: Tensor, *, out: Tensor) -> Tensor | None:
+    return out.copy_(product(a_MK, b_KN)) if _gains(a_MK, b_KN, out) else None
+
+
+def _addmm(added: Tensor, a_MK: Tensor, b_KN: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor | None:
+    if not _gains(a_MK, b_KN) or added.dtype != torch.float32:
+        return None
+    found_MN = product(a_MK, b_KN)
+    if alpha != 1:
+        found_MN.mul_(alpha)
+    return found_MN.add_(added, alpha=beta) if beta else found_MN
+
+
+def _addmm_out(added: Tensor, a_MK: Tensor, b_KN: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor) -> Tensor | None:
+    found_MN = _addmm(added, a_MK, b_KN, beta=beta, alpha=alpha) if _gains(a_MK, b_KN, out) else None
+    return None if found_MN is None else out.copy_(found_MN)
+
+
+def _addmm_(added_MN: Tensor, a_MK: Tensor, b_KN: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor | None:
+    if not _gains(a_MK, b_KN, added_MN):
+        return None
+    found_MN = product(a_MK, b_KN)
+    kept_MN = added_MN.mul_(beta) if beta else added_MN.zero_()
+    return kept_MN.add_(found_MN, alpha=alpha)
+
+
+def _gains(a_MK: Tensor, b_KN: Tensor, out: Tensor | None = None) -> bool:
     (m, k), (k_too, n) = a_MK.shape, b_KN.shape
-    return m * n * k >= LEAST_SIZE and k == k_too and a_MK.dtype == b_KN.dtype == torch.float32
+    fits = out is None or (out.dtype == torch.float32 and out.shape == (m, n))
+    return m * n * k >= LEAST_SIZE and k == k_too and a_MK.dtype == b_KN.dtype == torch.float32 and fits
+
+
+KERNELS: dict[str, Callable[..., Tensor | None]] = {
+    "mm": _mm,
+    "mm.out": _mm_out,
+    "addmm": _addmm,
+    "addmm.out": _addmm_out,
+    "addmm_": _addmm_,
+}

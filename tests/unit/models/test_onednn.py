@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import components.models.onednn as onednn
 from components.models.onednn import LEAST_SIZE, onednn_products, product
+from components.models.readout import nll_sum
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch is built without oneDNN")
 LARGE = (128, 96, 160)  # M, K, N
@@ -82,6 +83,42 @@ def test_a_product_can_be_written_to_a_given_tensor(calls: list[tuple[torch.Size
     assert len(calls) == 2
     torch.testing.assert_close(out, a @ b, rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(columns, out, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("beta", "alpha"), [(1.0, 1.0), (0.0, 1.0), (0.5, -2.0), (0.0, 3.0)])
+def test_a_product_can_be_added_to_something(beta: float, alpha: float, calls: list[tuple[torch.Size, torch.Size]]) -> None:
+    m, k, n = LARGE
+    a, b, row, whole, out = torch.randn(m, k), torch.randn(k, n), torch.randn(n), torch.randn(m, n), torch.empty(m, n)
+    expected = [beta * added.double() + alpha * (a.double() @ b.double()) for added in (row, whole, whole)]
+    if beta == 0.0:
+        row.fill_(torch.nan)  # what counts nothing may be anything
+    with onednn_products():
+        found = [
+            torch.addmm(row, a, b, beta=beta, alpha=alpha),
+            torch.addmm(whole, a, b, beta=beta, alpha=alpha, out=out),
+            whole.addmm_(a, b, beta=beta, alpha=alpha),
+        ]
+    assert len(calls) == 3
+    assert found[1] is out
+    assert found[2] is whole
+    torch.testing.assert_close([one.double() for one in found], expected, rtol=1e-5, atol=2e-4)
+
+
+def test_the_loss_and_its_gradients_are_the_same(calls: list[tuple[torch.Size, torch.Size]]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(300, 64, generator=generator, requires_grad=True)
+    head = torch.randn(500, 64, generator=generator).mul_(0.1).requires_grad_()
+    labels = torch.randint(0, 500, (300,), generator=generator)
+
+    def loss_and_gradients() -> tuple[Tensor, ...]:
+        loss = nll_sum(hidden, head, labels)
+        return loss, *torch.autograd.grad(loss, (hidden, head))
+
+    expected = loss_and_gradients()
+    with onednn_products():
+        found = loss_and_gradients()
+    assert len(calls) >= 3  # logits, and the gradients of both
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
