@@ -86,10 +86,11 @@ def load_seeds(arm: Arm, models: Path, runtime: Runtime) -> Iterator[tuple[int, 
     """
     import torch
 
-    from components.models.devices import pick_device
+    from components.models.devices import keep_freed_memory, pick_device
     from components.models.files import load_model
 
     torch.set_num_threads(runtime.threads_per_worker)
+    keep_freed_memory()
     device = pick_device(runtime.device)
     for seed in arm.training.seeds:
         yield seed, *load_model(models / arm.name / f"seed-{seed}", device)

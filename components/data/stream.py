@@ -121,8 +121,8 @@ class PackedRows:
         if i not in self._chunks:
             file, number = self._batches[i]
             batch = file.check(number)
-            flat = batch.column("tokens").flatten().to_numpy(zero_copy_only=True)
-            n_valid = batch.column("n_valid").to_numpy(zero_copy_only=True)
+            # neither is copied; `to_numpy` would import pandas
+            flat, n_valid = (np.from_dlpack(column) for column in (batch.column("tokens").flatten(), batch.column("n_valid")))
             self._chunks[i] = flat.reshape(-1, self.seq_len + 1), n_valid
         return self._chunks[i]
 

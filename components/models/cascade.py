@@ -25,6 +25,16 @@ from components.models.experts import Imbalance
 from components.models.parts import put
 
 
+class Table(nn.Embedding):
+    """A slice of an embedding table, its weights not set: they come from `init_weights` or a file.
+
+    Drawn on the device `meta`, where a model is made before it is loaded, they would have torch import its compiler, for a second.
+    """
+
+    def reset_parameters(self) -> None:
+        """Leaves the weights as they are."""
+
+
 class TiedHead(nn.Module):
     """The embedding table as a head: it has no parameter of its own, and is saved and trained as the table alone."""
 
@@ -62,7 +72,7 @@ class Cascade(nn.Module):
         self.settings, self.vocab_size = settings, vocab_size
         widths = [segment.d_model for segment in settings.segments]
         self.embeddings = nn.ModuleList(
-            nn.Embedding(vocab_size, width - before) for before, width in zip([0, *widths], widths, strict=False)
+            Table(vocab_size, width - before) for before, width in zip([0, *widths], widths, strict=False)
         )
         self.blocks = nn.ModuleList(self.block_type(shape) for shape in settings.blocks)
         tied = cast(nn.Embedding, self.embeddings[0]) if settings.tied_embeddings else None

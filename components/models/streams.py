@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from components.config.schema import Model
 from components.config.streams import LayerKind, Streams
 from components.models.blocks import Block, Rotary, rotary_angles
-from components.models.cascade import Cascade, document_mask
+from components.models.cascade import Cascade, Table, document_mask
 from components.models.experts import Imbalance
 from components.models.stream_attention import Window, cross_attention, intra_attention
 
@@ -117,7 +117,7 @@ class StreamedCascade(Cascade):
         super().__init__(settings, vocab_size)
         self.streams = cast(Streams, settings.streams)
         self.stream_embeddings = nn.ModuleList(
-            nn.ModuleList(nn.Embedding(vocab_size, cast(nn.Embedding, table).embedding_dim) for table in self.embeddings)
+            nn.ModuleList(Table(vocab_size, cast(Table, table).embedding_dim) for table in self.embeddings)
             for _ in range(self.streams.n_streams - 1)
         )
         self.skips_streams = True  # False computes also what cannot reach the prediction

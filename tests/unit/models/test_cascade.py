@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from components.models.cascade import Cascade, match_norm
-from tests.toys import VOCAB, toy_cascade, toy_tokens
+from tests.toys import ROOT, VOCAB, toy_cascade, toy_tokens
 
 DEPTHS = range(1, 6)
 
@@ -75,6 +78,21 @@ def test_rotary_angles_are_float32_whatever_is_computed_in() -> None:
     # angles up to 2,048 have 24 bits
     torch.testing.assert_close(rotary.cos[:, 0, 0].double(), torch.cat((exact, exact), 1).cos(), atol=2e-4, rtol=0)
     torch.testing.assert_close(rotary.sin[:, 0, 0].double(), torch.cat((-exact, exact), 1).sin(), atol=2e-4, rtol=0)
+
+
+def test_a_model_is_made_without_torchs_compiler() -> None:
+    """Its import takes a second, in every command that loads a model."""
+    code = (
+        "import sys, torch\n"
+        "from pathlib import Path\n"
+        "from components.config.loader import load_study\n"
+        "from components.models.streams import build_cascade\n"
+        "study = load_study(Path('scales/tiny.yaml'))\n"
+        "with torch.device('meta'):\n"
+        "    build_cascade(study.model, 64)\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 def test_initialisation_depends_on_the_seed_alone() -> None:

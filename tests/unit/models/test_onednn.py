@@ -174,3 +174,14 @@ def test_it_pays_where_mkl_leaves_avx512_unused(capability: str, cpu: str, expec
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(onednn, "cpu_name", lambda: cpu)
     assert onednn.pays() is expected
+
+
+def test_the_same_factors_give_the_same_bits_wherever_they_lie() -> None:
+    """A resumed run has its tensors elsewhere in memory."""
+    m, k, n = 300, 112, 450
+    a, b = torch.randn(m, k), torch.randn(k, n)
+    expected = product(a, b)
+    for offset in (1, 3, 8):
+        moved = torch.empty(m * k + offset)[offset:].view(m, k).copy_(a)
+        assert torch.equal(product(moved, b), expected)
+        assert torch.equal(product(a, torch.empty(k * n + offset)[offset:].view(k, n).copy_(b)), expected)
