@@ -57,7 +57,9 @@ def product(a_MK: Tensor, b_KN: Tensor) -> Tensor:
 
 
 def _times_transposed(x_MK: Tensor, w_NK: Tensor) -> Tensor:
-    """x w^T; the operation copies an x that is not contiguous, and takes a w that is the transposed of such a matrix as it is."""
+    """x w^T, by the operation that torch's compiler uses: it copies an x that is not contiguous, and takes any w that is, or whose
+    transposed is.
+    """
     if not (w_NK.is_contiguous() or w_NK.t().is_contiguous()):
         w_NK = w_NK.contiguous()
     out_MN: Tensor = torch.ops.mkldnn._linear_pointwise(x_MK, w_NK, None, "none", [], "")
@@ -116,9 +118,11 @@ def _addmm_(added_MN: Tensor, a_MK: Tensor, b_KN: Tensor, *, beta: float = 1, al
 
 
 def _gains(a_MK: Tensor, b_KN: Tensor, out: Tensor | None = None) -> bool:
+    if a_MK.dtype != torch.float32 or b_KN.dtype != torch.float32 or not a_MK.ndim == b_KN.ndim == 2:
+        return False
     (m, k), (k_too, n) = a_MK.shape, b_KN.shape
     fits = out is None or (out.dtype == torch.float32 and out.shape == (m, n))
-    return m * n * k >= LEAST_SIZE and k == k_too and a_MK.dtype == b_KN.dtype == torch.float32 and fits
+    return m * n * k >= LEAST_SIZE and k == k_too and fits
 
 
 KERNELS: dict[str, Callable[..., Tensor | None]] = {

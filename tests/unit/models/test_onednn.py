@@ -142,6 +142,8 @@ def test_errors_and_counts_of_operations_are_torchs_own(calls: list[tuple[torch.
             torch.mm(torch.randn(m, k), torch.randn(k + 1, n))
         with pytest.raises(RuntimeError, match="dtype"):
             torch.mm(torch.randn(m, k), torch.randn(k, n).double())
+        with pytest.raises(RuntimeError, match="must be a matrix"):
+            torch.mm(torch.randn(m * k), torch.randn(k, n))
         with FlopCounterMode(display=False) as counter:
             torch.mm(torch.randn(m, k), torch.randn(k, n))
     assert len(calls) == 1
