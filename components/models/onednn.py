@@ -25,7 +25,10 @@ LEAST_SIZE = 2**20  # M N K from which a product gains; below, starting oneDNN t
 
 
 def pays() -> bool:
-    """Whether this is a CPU that MKL does not use fully, and this torch has what it takes."""
+    """Whether this is a CPU that MKL does not use fully, and this torch has what it takes.
+
+    With `ATEN_CPU_CAPABILITY=avx2` in the environment, torch's own switch, it is not.
+    """
     is_built_in = hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return is_built_in and torch.backends.cpu.get_cpu_capability() == "AVX512" and cpu_name().startswith("AMD")
 
