@@ -21,6 +21,7 @@ from components.data.tokenizer import Tokenizer
 from components.evaluation.benchmarks import Prepared, cut_windows, encode_requests, score_requests
 from components.evaluation.harness import Request
 from components.models.cascade import Cascade
+from components.models.onednn import onednn_products
 
 WINDOW, BATCH = 256, 8
 CASES = {
@@ -64,7 +65,8 @@ def _score(model: Cascade, asked: list[Request], tokenizer: Tokenizer) -> np.nda
     encoded = encode_requests(asked, tokenizer, "bench")
     windows = tuple(window for i, request in enumerate(encoded) for window in cut_windows(i, request, WINDOW))
     prepared = Prepared(None, tuple(encoded), windows, WINDOW)  # type: ignore[arg-type]  # scoring asks the benchmark nothing
-    return score_requests(model, prepared, BATCH).loglikelihoods
+    with onednn_products():  # as the stage does
+        return score_requests(model, prepared, BATCH).loglikelihoods
 
 
 def _backend(model: Cascade, tokenizer: Tokenizer) -> Any:

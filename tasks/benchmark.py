@@ -52,6 +52,7 @@ def main() -> None:
 def _score_arm(study: Study, arm: Arm, arguments: argparse.Namespace) -> ArmBenchmarks:
     from components.config.problems import CheckpointError
     from components.data.tokenizer import Tokenizer
+    from components.models.onednn import onednn_products
     from components.results import ArmBenchmarks, SeedBenchmarks
 
     tokenizer = Tokenizer.open(arguments.tokenizer)
@@ -62,8 +63,9 @@ def _score_arm(study: Study, arm: Arm, arguments: argparse.Namespace) -> ArmBenc
             folder = arguments.models / arm.name / f"seed-{seed}"
             raise CheckpointError(f"{folder}: trained with another tokenizer than {arguments.tokenizer}; run `dvc repro`")
     window_tokens = min(card.seq_len, study.data.seq_len)  # a backbone may see further; the arms share one context
-    harness, benchmarks = _score_benchmarks(study, arm.name, models, tokenizer, window_tokens)
-    corpora = _score_corpora(study, arm.name, models, tokenizer, window_tokens)
+    with onednn_products():
+        harness, benchmarks = _score_benchmarks(study, arm.name, models, tokenizer, window_tokens)
+        corpora = _score_corpora(study, arm.name, models, tokenizer, window_tokens)
     return ArmBenchmarks(
         version=1,
         arm=arm.name,
