@@ -18,6 +18,7 @@ from bench.turns import bench_parser
 from components.config.loader import load_study
 from components.data.stream import Batch
 from components.models.devices import peak_memory_bytes
+from components.models.onednn import onednn_products
 from components.objectives.base import build_objective
 from components.profiling.plan import plan_study
 from components.training.step import TrainState, train_step
@@ -41,7 +42,8 @@ def main() -> None:
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters stored, 1 x {seq_len} tokens a step, float32")
     for step in range(arguments.steps):
         started = time.perf_counter()
-        losses = train_step(state, Batch(inputs, labels, seq_len), objective, training, 1, eos_id=0)
+        with onednn_products():  # as a training worker does
+            losses = train_step(state, Batch(inputs, labels, seq_len), objective, training, 1, eos_id=0)
         seconds = time.perf_counter() - started
         flops = objective.step_flops(step, seq_len) * seq_len
         named = ", ".join(f"{name} {value:.3f}" for name, value in losses.items())
