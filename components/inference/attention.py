@@ -52,7 +52,7 @@ class AttentionPlan:
     Attributes:
         slots_N: where each token's keys and values go.
         positions_N: where it stands in its sequence.
-        cos, sin: what rotates its query and key (`KVCache.rotation`).
+        angles_N1P: what rotates its query and key (`KVCache.rotation`).
     """
 
     def __init__(self, cache: KVCache, rows: Indices, positions: Indices) -> None:
@@ -60,7 +60,7 @@ class AttentionPlan:
         self._cache = cache
         self.slots_N = torch.from_numpy(rows * cache.capacity + positions).to(cache.device)
         self.positions_N = torch.from_numpy(positions).to(cache.device)
-        self.cos, self.sin = cache.rotation(self.positions_N)
+        self.angles_N1P = cache.rotation(self.positions_N)
         if (rows[1:] > rows[:-1]).all():  # a token of each, as in decoding
             present, first, n_new, places = rows, positions, np.ones(1, dtype=np.int64), None
         else:

@@ -112,8 +112,9 @@ class KVCache:
         self._resting = torch.zeros(n_slots, resting_width, dtype=dtype, device=device)
         self._counts = np.zeros((n_sequences, deepest + 1), dtype=np.int64)
         positions = torch.arange(n_streams * capacity, device=device)
-        angles = rotary_angles(positions, model.head_dim, model.rope_theta, model.rope_scaling)
-        self._cos, self._sin = angles.cos.to(dtype)[:, 0], angles.sin.to(dtype)[:, 0]
+        turned = rotary_angles(positions, model.head_dim, model.rope_theta, model.rope_scaling)
+        half = model.head_dim // 2
+        self._angles = torch.complex(turned.cos[:, 0, :, :half], turned.sin[:, 0, :, half:])
 
     def new_block(self, shape: BlockShape, n_rows: int = 1, n_keys: int = 1) -> BlockCache:
         """Room for the keys and values of one more block."""
@@ -164,7 +165,7 @@ class KVCache:
     def starts(self, rows: Sequence[int]) -> set[int]:
         """Depths of the blocks that tokens of these sequences are waiting for."""
         counts = self._counts[rows]
-        return set((np.flatnonzero((counts[:, :-1] > counts[:, 1:]).any(axis=0)) + 1).tolist())
+        return set(((counts[:, :-1] > counts[:, 1:]).nonzero()[1] + 1).tolist())
 
     def mark_passed(self, rows: Sequence[int], depth: int) -> None:
         """Records that all tokens of these sequences have come through block `depth`."""
@@ -178,10 +179,6 @@ class KVCache:
         """The residual streams of resting tokens, [N, width]."""
         return self._resting[:, :width].index_select(0, slots_N)
 
-    def rotation(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and signed sin of the given positions: x cos + (x with its halves swapped) sin turns x by its position's angle.
-
-        Shapes:
-            [N, 1, K] each.
-        """
-        return self._cos.index_select(0, positions_N), self._sin.index_select(0, positions_N)
+    def rotation(self, positions_N: Tensor) -> Tensor:
+        """The complex numbers that turn pairs of channels by the angles of the given positions, [N, 1, K / 2]."""
+        return self._angles.index_select(0, positions_N)

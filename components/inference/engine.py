@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,8 +31,7 @@ from components.models.repaired import Repaired
 from components.models.streams import StreamedCascade
 
 
-@dataclass(frozen=True)
-class Feed:
+class Feed(NamedTuple):
     """Tokens to append to the sequence `row` (none: only go deeper), and the depth it is brought to."""
 
     row: int
@@ -39,8 +39,7 @@ class Feed:
     depth: int
 
 
-@dataclass(frozen=True)
-class Arrival:
+class Arrival(NamedTuple):
     """The tokens of one sequence that came to its depth in one call, in order, ready to be read out there.
 
     Attributes:

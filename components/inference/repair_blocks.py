@@ -28,7 +28,7 @@ class RepairedTrunk(Trunk):
     def __init__(self, model: Repaired, n_sequences: int, capacity: int, deepest: int) -> None:
         super().__init__(model, n_sequences, capacity, deepest)
         depths = [int(depth) for depth in model.repairs if model.part == "block" and int(depth) <= deepest]
-        self._repairs = {depth: BlockWeights.of(cast(Block, model.repairs[str(depth)])) for depth in depths}
+        self._repairs = {depth: BlockWeights.of(cast(Block, model.repairs[str(depth)]), self._pads) for depth in depths}
         self._repair_caches = {depth: self.cache.new_block(self._repairs[depth].shape) for depth in depths}
 
     @property
@@ -39,14 +39,14 @@ class RepairedTrunk(Trunk):
         x_ND = super().run(depth, x_NW, tokens_N, plan)
         if depth in self._repairs:
             weights = self._repairs[depth]
-            keep_keys(weights, weights.attention_norm(x_ND), plan.cos, plan.sin, plan.slots_N, self._repair_caches[depth])
+            keep_keys(weights, weights.attention_norm(x_ND), plan.angles_N1P, plan.slots_N, self._repair_caches[depth])
         return x_ND
 
     def read_out(self, x_NW: Tensor, depth: int, plan: AttentionPlan) -> Tensor:
         if depth not in self._repairs:
             return x_NW
         weights = self._repairs[depth]
-        q_NW = make_queries(weights, weights.attention_norm(x_NW), plan.cos, plan.sin)
+        q_NW = make_queries(weights, weights.attention_norm(x_NW), plan.angles_N1P)
         return finish_block(weights, x_NW, plan.mix(q_NW, self._repair_caches[depth]))
 
     def logits(self, x_ND: Tensor, depth: int) -> Tensor:

@@ -13,8 +13,6 @@ per head.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -25,30 +23,23 @@ from components.inference.trunk import Trunk
 from components.models.streams import BlockRule, StreamedCascade
 
 
-class _Rows(NamedTuple):
-    """Some streams of every packed token: the angles of their rows."""
-
-    cos: Tensor
-    sin: Tensor
-
-
 class StreamPlan(AttentionPlan):
     """A plan whose tokens have a row per stream."""
 
     def __init__(self, cache: KVCache, rows: Indices, positions: Indices, n_streams: int) -> None:
         super().__init__(cache, rows, positions)
         self._n_streams = n_streams
-        self._rotations: dict[tuple[range, bool], _Rows] = {}
+        self._rotations: dict[tuple[range, bool], Tensor] = {}
         self._slots: dict[int, Tensor] = {}
 
-    def rotation(self, streams: range, counts_tokens: bool) -> _Rows:
-        """Angles of the rows of these streams, token by token."""
+    def rotation(self, streams: range, counts_tokens: bool) -> Tensor:
+        """Angles of the rows of these streams, token by token, [M, 1, K / 2]."""
         key = streams, counts_tokens
         if key not in self._rotations:
             stream = torch.tensor([0 if counts_tokens else number for number in streams], device=self.positions_N.device)
             unit = 1 if counts_tokens else self._n_streams
             positions_M = (self.positions_N[:, None] * unit + stream).flatten()
-            self._rotations[key] = _Rows(*self._cache.rotation(positions_M))
+            self._rotations[key] = self._cache.rotation(positions_M)
         return self._rotations[key]
 
     def slots(self, n_keys: int) -> Tensor:
@@ -85,8 +76,8 @@ class StreamedTrunk(Trunk):
             self._keep(depth, normed_MD, plan)
         if depth in self._mirrors:
             self._keep(self._mirrors[depth], normed_MD, plan)
-        angles = plan.rotation(self._streams(rule.asking), rule.counts_tokens)
-        q_MW = make_queries(weights, self._asked(normed_MD, rule, n_tokens), *angles)
+        angles_M1P = plan.rotation(self._streams(rule.asking), rule.counts_tokens)
+        q_MW = make_queries(weights, self._asked(normed_MD, rule, n_tokens), angles_M1P)
         mixed_MW = plan.mix(q_MW, self.cache.blocks[depth - 1], self._sights[depth - 1])
         return finish_block(weights, self._asked(x_MD, rule, n_tokens), mixed_MW).view(n_tokens, -1)
 
@@ -105,8 +96,9 @@ class StreamedTrunk(Trunk):
     def _keep(self, depth: int, normed_MD: Tensor, plan: StreamPlan) -> None:
         """Puts the keys and values that block `depth` makes of normed rows, all streams of every token, into the cache."""
         rule = self._rules[depth - 1]
-        angles, slots = plan.rotation(self._streams(rule.read), rule.counts_tokens), plan.slots(self._sights[depth - 1].keys)
-        keep_keys(self._weights[depth - 1], normed_MD[rule.read], *angles, slots, self.cache.blocks[depth - 1])
+        angles_M1P = plan.rotation(self._streams(rule.read), rule.counts_tokens)
+        slots = plan.slots(self._sights[depth - 1].keys)
+        keep_keys(self._weights[depth - 1], normed_MD[rule.read], angles_M1P, slots, self.cache.blocks[depth - 1])
 
     def _asked(self, x_MD: Tensor, rule: BlockRule, n_tokens: int) -> Tensor:
         """The rows that go through a block, of all rows or already of those."""

@@ -8,16 +8,31 @@ Shapes: N packed tokens, D width of the residual stream, W width of a token's ro
 
 from __future__ import annotations
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from components.config.model import BlockShape
 from components.inference.attention import AttentionPlan
-from components.inference.block import BlockWeights, Norm, run_block
+from components.inference.block import BlockWeights, Norm, ScratchPad, run_block
 from components.inference.cache import BlockCache, Indices, KVCache
 from components.models.blocks import Block
 from components.models.cascade import Cascade, Exit
+from components.models.onednn import least_rows, product
+
+
+class _ExitWeights(NamedTuple):
+    """What reads out a segment; from `many` rows on, in oneDNN."""
+
+    norm: Norm
+    head_DV: Tensor
+    many: float
+
+    @classmethod
+    def of(cls, out: Exit) -> _ExitWeights:
+        head_DV = out.head.weight.detach().t()
+        return cls(Norm(out.norm.weight, out.norm.eps), head_DV, least_rows(head_DV))
 
 
 class Trunk:
@@ -35,10 +50,9 @@ class Trunk:
         """
         self.model = model
         self.cache = self._new_cache(n_sequences, capacity, deepest)
-        self._weights = [BlockWeights.of(cast(Block, block)) for block in list(model.blocks)[:deepest]]
-        self._exits = [
-            (Norm(out.norm.weight, out.norm.eps), out.head.weight.detach().t()) for out in cast(list[Exit], list(model.exits))
-        ]
+        self._pads: dict[BlockShape, ScratchPad] = {}
+        self._weights = [BlockWeights.of(cast(Block, block), self._pads) for block in list(model.blocks)[:deepest]]
+        self._exits = [_ExitWeights.of(out) for out in cast(list[Exit], list(model.exits))]
         self._entries = {1, *(depth + 1 for depth in model.settings.exits)}
 
     @property
@@ -70,5 +84,6 @@ class Trunk:
 
     def logits(self, x_ND: Tensor, depth: int) -> Tensor:
         """Logits [N, V] of what predicts after block `depth`."""
-        norm, head_DV = self._exits[self.model.segment_at(depth)]
-        return torch.mm(norm(x_ND), head_DV)
+        norm, head_DV, many = self._exits[self.model.segment_at(depth)]
+        multiply = torch.mm if x_ND.shape[0] < many else product
+        return multiply(norm(x_ND), head_DV)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import platform
 import resource
 import sys
@@ -31,6 +32,7 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
 
 
+@functools.cache
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Model name of the CPU, or the architecture where the system does not tell."""
     if cpuinfo.exists():

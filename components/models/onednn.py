@@ -3,8 +3,9 @@
 MKL uses AVX-512 on its maker's CPUs only. On an AMD CPU that has it, oneDNN, which is part of torch too and which torch itself uses
 in bfloat16, is more than twice as fast once a product is large enough. Inside `onednn_products` the kernels of `mm` and `addmm` are
 replaced for the whole process, so everything that multiplies matrices gains: forward and backward passes, heads, experts. The
-values differ from MKL's by the rounding of float32 alone. Training and scoring run in such a block; decoding does not, because its
-products are small, and a replaced kernel costs each of them two microseconds.
+values differ from MKL's by the rounding of float32 alone. Training and scoring run in such a block. Decoding does not, because most
+of its products are small, and a replaced kernel costs each of them two microseconds: the inference engine asks `least_rows` once,
+and calls `product` itself.
 
 Shapes: M rows and N columns of a product, K terms in each of its sums.
 """
@@ -12,6 +13,7 @@ Shapes: M rows and N columns of a product, K terms in each of its sums.
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,8 +48,15 @@ def onednn_products() -> Iterator[None]:
         library._destroy()  # type: ignore[no-untyped-call]
 
 
-def product(a_MK: Tensor, b_KN: Tensor) -> Tensor:
-    """The matrix product in oneDNN, [M, N] and contiguous.
+def least_rows(*factors_KN: Tensor) -> float:
+    """Rows that a matrix needs for `product` with every one of these to gain; infinite where it never does."""
+    if not pays() or any(b_KN.dtype != torch.float32 or b_KN.device.type != "cpu" for b_KN in factors_KN):
+        return math.inf
+    return LEAST_SIZE / min(b_KN.numel() for b_KN in factors_KN)
+
+
+def product(a_MK: Tensor, b_KN: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The matrix product in oneDNN, [M, N] and contiguous; or `out`, to which it is copied.
 
     A transposed first factor, as in a weight's gradient, has to be copied; or else the transposed product is worked out, and
     copied: whichever moves less.
@@ -55,8 +64,15 @@ def product(a_MK: Tensor, b_KN: Tensor) -> Tensor:
     (m, k), n = a_MK.shape, b_KN.shape[1]
     moved = m * n + (0 if b_KN.t().is_contiguous() else k * n)
     if not a_MK.is_contiguous() and moved < m * k:
-        return _times_transposed(b_KN.t(), a_MK).t().contiguous()
-    return _times_transposed(a_MK, b_KN.t())
+        found_MN = _times_transposed(b_KN.t(), a_MK).t().contiguous()
+    else:
+        found_MN = _times_transposed(a_MK, b_KN.t())
+    return found_MN if out is None else out.copy_(found_MN)
+
+
+def sum_of(added_MN: Tensor, a_MK: Tensor, b_KN: Tensor) -> Tensor:
+    """What `torch.addmm` gives, with the product in oneDNN."""
+    return product(a_MK, b_KN).add_(added_MN)
 
 
 def _times_transposed(x_MK: Tensor, w_NK: Tensor) -> Tensor:
@@ -95,7 +111,7 @@ def _mm(a_MK: Tensor, b_KN: Tensor) -> Tensor | None:
 
 
 def _mm_out(a_MK: Tensor, b_KN: Tensor, *, out: Tensor) -> Tensor | None:
-    return out.copy_(product(a_MK, b_KN)) if _gains(a_MK, b_KN, out) else None
+    return product(a_MK, b_KN, out=out) if _gains(a_MK, b_KN, out) else None
 
 
 def _addmm(added: Tensor, a_MK: Tensor, b_KN: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor | None:

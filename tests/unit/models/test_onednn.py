@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 import components.models.onednn as onednn
-from components.models.onednn import LEAST_SIZE, onednn_products, product
+from components.models.onednn import LEAST_SIZE, least_rows, onednn_products, product, sum_of
 from components.models.readout import nll_sum
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch is built without oneDNN")
@@ -24,9 +25,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.Size, torch.Size]
     """Shapes of the products that went to oneDNN, on any CPU."""
     seen: list[tuple[torch.Size, torch.Size]] = []
 
-    def counted(a: Tensor, b: Tensor) -> Tensor:
+    def counted(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         seen.append((a.shape, b.shape))
-        return product(a, b)
+        return product(a, b, out=out)
 
     monkeypatch.setattr(onednn, "pays", lambda: True)
     monkeypatch.setattr(onednn, "product", counted)
@@ -176,6 +177,22 @@ def test_it_pays_where_mkl_leaves_avx512_unused(capability: str, cpu: str, expec
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(onednn, "cpu_name", lambda: cpu)
     assert onednn.pays() is expected
+
+
+def test_rows_from_which_every_factor_gains(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide, narrow = torch.empty(512, 4096), torch.empty(512, 512)
+    monkeypatch.setattr(onednn, "pays", lambda: True)
+    assert least_rows(wide) == 0.5
+    assert least_rows(wide, narrow) == 4.0
+    assert least_rows(wide, narrow.double()) == least_rows(wide.to("meta")) == math.inf
+    monkeypatch.setattr(onednn, "pays", lambda: False)
+    assert least_rows(wide) == math.inf
+
+
+def test_a_sum_with_a_product_is_that_of_float64() -> None:
+    added, a, b = torch.randn(30, 50), torch.randn(30, 40), torch.randn(40, 50)
+    expected = torch.addmm(added.double(), a.double(), b.double())
+    torch.testing.assert_close(sum_of(added, a, b).double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_same_factors_give_the_same_bits_wherever_they_lie() -> None:
