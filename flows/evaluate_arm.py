@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flows.launch import launch, study_flow
+from flows.parameters import EVALUATION_STAGES
 
 
 @study_flow(name="evaluate-arm", flow_run_name="evaluate-{arm}")
@@ -12,7 +13,7 @@ def evaluate_arm(arm: str) -> None:
     Args:
         arm: an arm, backbone, repair, expansion or control of params.yaml.
     """
-    from flows.running import EVALUATION_STAGES, run_stages
+    from flows.running import run_stages
 
     run_stages(arms=[arm], stages=EVALUATION_STAGES)
 

@@ -6,7 +6,7 @@ from components.config.loader import load_study
 from components.config.problems import ConfigError
 from components.config.schema import Study
 from flows.launch import launch, study_flow
-from flows.parameters import PARAMS
+from flows.parameters import EVALUATION_STAGES, PARAMS
 
 
 @study_flow(name="expand-arm", flow_run_name="expand-{arm}")
@@ -16,7 +16,7 @@ def expand_arm(arm: str) -> None:
     Args:
         arm: an arm, backbone or expansion of params.yaml that others start from.
     """
-    from flows.running import EVALUATION_STAGES, run_stages
+    from flows.running import run_stages
 
     run_stages(arms=grown_from(load_study(PARAMS), arm), stages=EVALUATION_STAGES)
 
@@ -37,4 +37,4 @@ def grown_from(study: Study, arm: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    launch(expand_arm)
+    launch(expand_arm, grown_from)

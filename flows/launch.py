@@ -11,9 +11,12 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tasks.command import command_parser, run_command, whole_number, whole_numbers
+
+if TYPE_CHECKING:
+    from components.config.schema import Study
 
 
 class Command(NamedTuple):
@@ -40,17 +43,21 @@ def study_flow(**settings: Any) -> Callable[[Callable[..., None]], Any]:
     return decorate
 
 
-def launch(command: Command) -> None:
-    """Runs the flow with the command line's options and exits: 0, 1 when stages failed, 2 for a user's mistake."""
+def launch(command: Command, rule: Callable[[Study, str], object] | None = None) -> None:
+    """Runs the flow with the command line's options and exits: 0, 1 when stages failed, 2 for a user's mistake.
+
+    Args:
+        rule: what it asks of its `arm` (`check_parameters`).
+    """
     options = options_of(command.function)
-    run_command(lambda: _run(command, options))
+    run_command(lambda: _run(command, options, rule))
 
 
-def _run(command: Command, options: dict[str, Any]) -> None:
+def _run(command: Command, options: dict[str, Any], rule: Callable[[Study, str], object] | None) -> None:
     from components.config.loader import load_study
     from flows.parameters import check_parameters
 
-    params = check_parameters(**options)  # a mistake is said now, not after the start of Prefect
+    params = check_parameters(**options, rule=rule)  # a mistake is said now, not after the start of Prefect
     from prefect import flow
 
     from flows.remains import watch_this_process

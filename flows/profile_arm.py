@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flows.launch import launch, study_flow
+from flows.parameters import PROFILE_STAGES
 
 
 @study_flow(name="profile-arm", flow_run_name="profile-{arm}")
@@ -12,7 +13,7 @@ def profile_arm(arm: str) -> None:
     Args:
         arm: an arm, backbone, repair, expansion or control of params.yaml.
     """
-    from flows.running import PROFILE_STAGES, run_stages
+    from flows.running import run_stages
 
     run_stages(arms=[arm], stages=PROFILE_STAGES)
 

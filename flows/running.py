@@ -16,7 +16,7 @@ from prefect.tasks import exponential_backoff
 
 from components.config.loader import load_study
 from components.config.schema import Runtime
-from flows.parameters import PARAMS, ROOT
+from flows.parameters import EVALUATION_STAGES, PARAMS, PROFILE_STAGES, ROOT, TRAINING_STAGES
 from flows.results import publish_times
 from tasks import supervisor
 from tasks.graph import StudyGraph, arm_of, kind_of, study_graph
@@ -24,9 +24,6 @@ from tasks.phases import StageTime
 from tasks.ray_head import ray_head
 from tasks.stage import StageFailedError, run_dvc_stage, stage_environment
 
-TRAINING_STAGES = ("train", "repair", "expand", "control")
-EVALUATION_STAGES = ("evaluate", "evaluate-backbone", "evaluate-repair", "evaluate-expansion", "evaluate-control")
-PROFILE_STAGES = ("profile", "profile-backbone", "profile-repair", "profile-expansion", "profile-control")  # run alone: they time
 MOST_TAGS = 2  # of a stage: its kind and its arm
 HELD_BACK = "not run: a stage it needs failed"
 

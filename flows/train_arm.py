@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flows.launch import launch, study_flow
+from flows.parameters import TRAINING_STAGES, check_trained
 
 
 @study_flow(name="train-arm", flow_run_name="train-{arm}")
@@ -12,10 +13,10 @@ def train_arm(arm: str) -> None:
     Args:
         arm: an arm, repair, expansion or control of params.yaml.
     """
-    from flows.running import TRAINING_STAGES, run_stages
+    from flows.running import run_stages
 
     run_stages(arms=[arm], stages=TRAINING_STAGES)
 
 
 if __name__ == "__main__":
-    launch(train_arm)
+    launch(train_arm, check_trained)

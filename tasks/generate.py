@@ -45,6 +45,8 @@ def main() -> None:
     streams = check_streams(arguments.streams, chosen.arm)
     if not arguments.prompt.strip():
         raise ConfigError('the prompt is empty; give some text, e.g. "The state of the union"')
+    if any("\ud800" <= character <= "\udfff" for character in arguments.prompt):
+        raise ConfigError("the prompt is not UTF-8 text; give it in the terminal's encoding")
 
     from components.data.tokenizer import Tokenizer
 
@@ -91,7 +93,7 @@ def _stream(model: Cascade, request: Request, tokenizer: Tokenizer, prompt: str)
     from components.inference.generate import stream
     from components.inference.text import TextStream
 
-    text, n_tokens, started = TextStream(tokenizer.decode), 0, time.perf_counter()
+    text, n_tokens, started = TextStream(tokenizer.decode, request.prompt), 0, time.perf_counter()
     _show(prompt)
     for token in stream(model, request):
         n_tokens += 1
@@ -119,7 +121,8 @@ def _speculate(model: Cascade, request: Request, speculation: Speculation, token
     from components.profiling.latency import Stopwatch
     from components.profiling.speculation import measure_cost_ratio, measure_speculation
 
-    text, completion, counts, started = TextStream(tokenizer.decode), Completion([], None), SpeculationCounts(), time.perf_counter()
+    text, completion, counts = TextStream(tokenizer.decode, request.prompt), Completion([], None), SpeculationCounts()
+    started = time.perf_counter()
     _show(prompt)
     for token in speculate(model, request, speculation, completion, counts):
         _show(text.add(token))

@@ -1,4 +1,7 @@
-"""Puts a preset parameter file in place of params.yaml; an edited params.yaml is kept as params.previous.yaml."""
+"""Puts a preset parameter file in place of params.yaml; an edited params.yaml is kept as params.previous.yaml.
+
+When that is taken, by other edits, as params.previous-2.yaml and so on: nothing that was written by hand is ever overwritten.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
 
 SCALES = Path("scales")
 PARAMS = Path("params.yaml")
-PREVIOUS = "params.previous.yaml"
 EXAMPLES = """
 python -m tasks.scale proxy-200m                     the same as `make scale SCALE=proxy-200m`
 python -m tasks.scale quick                          back to the quick study
@@ -58,12 +60,33 @@ def put_in_place(source: Path, params: Path, seeds: Sequence[int] = ()) -> None:
         before = params.read_text(encoding="utf-8")
         if before == text:
             return
-        if before not in [one.read_text(encoding="utf-8") for one in (params.parent / SCALES).glob("*.yaml")]:
-            shutil.copyfile(params, params.with_name(PREVIOUS))
-            print(f"kept the edited {params.name} as {PREVIOUS}")
+        presets = (one.read_text(encoding="utf-8") for one in (params.parent / SCALES).glob("*.yaml"))
+        if not any(_differs_in_seeds_only(before, preset) for preset in presets):
+            print(f"kept the edited {params.name} as {_keep(params).name}")
     params.write_text(text, encoding="utf-8")
     told = f", with the seeds {', '.join(map(str, seeds))}" if seeds else ""
     print(f"{source} is now {params.name}{told}" if source != params else f"{params.name}{told}")
+
+
+def _differs_in_seeds_only(text: str, preset: str) -> bool:
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return text == preset or with_seeds(text, [0]) == with_seeds(preset, [0])
+    except (YAMLError, AttributeError, StopIteration, TypeError, ValueError):  # hand-made text can be anything
+        return False
+
+
+def _keep(params: Path) -> Path:
+    """Copies the file to the first name that is free, or has this very text already."""
+    text, number = params.read_bytes(), 1
+    while True:
+        kept = params.with_name(f"{params.stem}.previous{'' if number == 1 else f'-{number}'}{params.suffix}")
+        if not kept.exists():
+            shutil.copyfile(params, kept)
+        if kept.read_bytes() == text:
+            return kept
+        number += 1
 
 
 def check_file(source: Path, seeds: Sequence[int] = ()) -> Study:

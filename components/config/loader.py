@@ -120,7 +120,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path}: not valid YAML: {place}{str(error.problem).removeprefix('but ')}; correct it there or just before"
         ) from None
-    except YAMLError as error:
+    except (YAMLError, ValueError) as error:  # a ValueError: a date that is none, such as 2026-99-99
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: must be a mapping of sections; start from scales/quick.yaml")

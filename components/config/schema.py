@@ -44,7 +44,7 @@ from components.config.streams import Streams as Streams
 class Training(Section):
     """The recipe that all arms share; an arm may override single keys."""
 
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1, description="one model is trained per seed")
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] = Field(min_length=1, description="one model is trained per seed")
     steps: int = Field(ge=1, description="optimizer steps")
     batch_rows: int = Field(ge=1, description="global batch: rows of seq_len tokens per optimizer step, over all workers")
     lr: float = Field(gt=0.0, description="peak learning rate")

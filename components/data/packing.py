@@ -37,7 +37,7 @@ def pack_study(
         ResultsError: there is no manifest of the stage tokenize.
     """
     tokens = read_record(TokensManifest, tokens_folder / MANIFEST_FILE)
-    with replaced_folder(out) as folder:
+    with replaced_folder(out, MANIFEST_FILE) as folder:
         manifest = DataManifest(
             version=1,
             dtype=str(id_dtype(tokens.vocab_size)),

@@ -23,7 +23,7 @@ from components.data.checked_arrow import CheckedWriter
 from components.data.folders import replaced_folder
 from components.data.manifest import MANIFEST_FILE, SPLITS, DocumentCounts, Split, SplitTokens, TokensManifest, id_dtype
 from components.data.sources import Document, Source, open_source
-from components.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
+from components.data.tokenizer import METADATA_FILE, Tokenizer, load_tokenizer, train_bpe
 from components.results import write_record
 
 CHARACTERS_PER_PIECE = 2 << 20
@@ -42,12 +42,15 @@ def tokenize_study(data: Data, tokenizer_folder: Path, tokens_folder: Path, on_t
         DataError: the corpus or the tokenizer cannot be used.
     """
     source = open_source(data.source)
-    if isinstance(data.tokenizer, BpeTokenizer):
-        tokenizer, training_bytes = train_bpe(training_texts(source, data.validation_share), data.tokenizer)
-    else:
-        tokenizer, training_bytes = load_tokenizer(data.tokenizer), 0
     budget = data.source.token_budget if isinstance(data.source, FineWebEduSource) else None
-    with replaced_folder(tokenizer_folder) as for_tokenizer, replaced_folder(tokens_folder) as for_tokens:
+    with (
+        replaced_folder(tokenizer_folder, METADATA_FILE) as for_tokenizer,
+        replaced_folder(tokens_folder, MANIFEST_FILE) as for_tokens,
+    ):
+        if isinstance(data.tokenizer, BpeTokenizer):
+            tokenizer, training_bytes = train_bpe(training_texts(source, data.validation_share), data.tokenizer)
+        else:
+            tokenizer, training_bytes = load_tokenizer(data.tokenizer), 0
         tokenizer.save(for_tokenizer, data.tokenizer.kind, training_bytes)
         return tokenize_corpus(source, tokenizer, data.validation_share, for_tokens, budget, on_tokens)
 

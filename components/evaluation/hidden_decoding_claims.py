@@ -83,9 +83,9 @@ def _gain_grows(bench: Bench, expansions: Arms, controls: Arms) -> Judgement:
     if not two or not four:
         return _absent("expansions to n = 2 and n = 4 with controls of their own")
     gains = [paired(control.ordered[:, -1], arm.ordered[:, -1]) for arm, control in (two[0], four[0])]
-    growth = bench.of(paired(gains[1], gains[0]), two[0][0].n_documents)
-    text = f"gain of {four[0][0].name} minus gain of {two[0][0].name}: {spell(growth)}"
-    return Judgement(conclude([above(growth, 0.0)]), text)
+    growth, gain = (bench.of(values, two[0][0].n_documents) for values in (paired(gains[1], gains[0]), gains[1]))
+    text = f"gain of {four[0][0].name} minus gain of {two[0][0].name}: {spell(growth)}; gain of {four[0][0].name}: {spell(gain)}"
+    return Judgement(conclude([above(growth, 0.0), above(gain, 0.0)]), text)
 
 
 def _more_cross_layers_gain_more(bench: Bench, expansions: Arms) -> Judgement:
@@ -110,7 +110,9 @@ def _few_recover_most(bench: Bench, expansions: Arms, controls: Arms) -> Judgeme
         return _absent("expansions with a few and with all cross layers, and their control")
     base = alike[0].ordered[:, -1]
     some, whole = (paired(base, arm.ordered[:, -1]) for arm in (few[0], every[0]))
-    rest = bench.of(paired(some, MOST_SHARE * whole), few[0].n_documents)
+    rest, gain = (bench.of(values, few[0].n_documents) for values in (paired(some, MOST_SHARE * whole), whole))
+    if above(gain, 0.0) is not True:
+        return Judgement("inconclusive", f"no gain to share: that of {every[0].name}, with all cross layers, is {spell(gain)}")
     text = f"gain of {few[0].name} {some[0]:+.3f} nats, of {every[0].name} {whole[0]:+.3f}; more than half: {spell(rest)}"
     return Judgement(conclude([above(rest, 0.0)]), text)
 

@@ -17,7 +17,7 @@ from components.huggingface.checkpoint import find_checkpoint
 from components.huggingface.config import CheckpointShape, model_differences, read_config
 from components.huggingface.weights import read_weights
 from components.models.cascade import Cascade
-from components.models.files import WEIGHTS, ModelCard, load_weights, save_model, write_card
+from components.models.files import CARD, WEIGHTS, ModelCard, load_weights, save_model, write_card
 
 
 def import_backbone(arm: Arm, path: str, tokenizer: Tokenizer, seq_len: int, out: Path) -> None:
@@ -88,7 +88,7 @@ def _card(arm: Arm, seed: int, shape: CheckpointShape, tokenizer: Tokenizer) -> 
 
 def _copy(first: Path, card: ModelCard, target: Path) -> None:
     """The same weights under another seed, as a second name of the file where the disk allows that."""
-    with replaced_folder(target) as aside:
+    with replaced_folder(target, CARD) as aside:
         try:
             os.link(first / WEIGHTS, aside / WEIGHTS)
         except OSError:

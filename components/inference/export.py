@@ -11,7 +11,6 @@ This file is here and not beside the model files because it decides no trained n
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from components.config.schema import Segment
 from components.data.tokenizer import TOKENIZER_FILE, Tokenizer
 from components.huggingface.config import config_of
 from components.huggingface.weights import split_weights
-from components.inference.export_folder import check_out
+from components.inference.export_folder import check_out, new_folder
 from components.inference.export_streams import MODELING as STREAMS_MODELING
 from components.inference.export_streams import stream_config, stream_weights
 from components.models.blocks import Block, RMSNorm, rotary_frequencies
@@ -71,12 +70,26 @@ def export_prefix(model: Cascade, card: ModelCard, depth: int, tokenizer: Tokeni
     """
     prefix = _prefix(model, depth)
     has_streams = isinstance(model, StreamedCascade)
-    is_dense = len(prefix.segments) == 1 and prefix.affine is None and not has_streams and model.settings.experts is None
+    is_dense = not has_streams and _is_dense(model, prefix)
+    out = out.resolve()
     check_out(out)
+    with new_folder(out) as aside:
+        return _write(model, card, depth, prefix, is_dense, tokenizer, readme, aside)
+
+
+def _is_dense(model: Cascade, prefix: _Prefix) -> bool:
+    """Whether an architecture of `transformers` computes this; its Llama wants heads that divide the width."""
+    shape = prefix.blocks[0].attention.shape
+    has_even_heads = shape.qk_norm or shape.d_model % shape.n_heads == 0
+    return len(prefix.segments) == 1 and prefix.affine is None and model.settings.experts is None and has_even_heads
+
+
+def _write(
+    model: Cascade, card: ModelCard, depth: int, prefix: _Prefix, is_dense: bool, tokenizer: Tokenizer, readme: str, aside: Path
+) -> str:
+    """Writes every file to the folder `aside`, and returns the name of the class."""
+    has_streams = isinstance(model, StreamedCascade)
     weights, config = _as_dense(model, prefix, card.seq_len) if is_dense else _as_cascade(model, prefix)
-    aside = out.with_name(f".{out.name}.{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
     if isinstance(model, StreamedCascade):
         weights |= stream_weights(model, len(prefix.segments))
         config |= stream_config(model, depth)
@@ -91,9 +104,6 @@ def export_prefix(model: Cascade, card: ModelCard, depth: int, tokenizer: Tokeni
     for name in () if is_dense else (MODELING, STREAMS_MODELING) if has_streams else (MODELING,):
         shutil.copyfile(Path(__file__).with_name(name), aside / name)
     (aside / "README.md").write_text(readme, encoding="utf-8")
-    if out.exists():
-        out.rmdir()
-    aside.replace(out)
     return str(config["architectures"][0])
 
 

@@ -26,7 +26,7 @@ def export_readme(
         "```python",
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "",
-        'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
+        'tokenizer = AutoTokenizer.from_pretrained("FOLDER", trust_remote_code=True)',
         'model = AutoModelForCausalLM.from_pretrained("FOLDER", trust_remote_code=True)',
         "```",
         "",

@@ -228,6 +228,8 @@ class TelescopicForCausalLM(PreTrainedModel, GenerationMixin):
 
         Args:
             cache: keys and values of the past; older versions of transformers call it `past_key_values`.
+            kwargs: `num_items_in_batch`, as `Trainer` gives it: labels that the loss is the mean over, of all micro-batches of a
+                step; by default those of this call.
 
         Shapes:
             input_ids: int64 [B, T]. attention_mask: [B, S], 0 where a token is padding. position_ids: int64 [B, T].
@@ -248,7 +250,10 @@ class TelescopicForCausalLM(PreTrainedModel, GenerationMixin):
         logits_BTV = self.head(self.norm(x_BTD[:, -logits_to_keep:] if logits_to_keep else x_BTD))
         loss = None
         if labels is not None:
-            loss = F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=-100)
+            targets = labels[:, 1:].flatten()
+            n_items = kwargs.get("num_items_in_batch")
+            n_items = (targets != -100).sum() if n_items is None else n_items
+            loss = F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), targets, ignore_index=-100, reduction="sum") / n_items
         return CausalLMOutputWithPast(loss, logits_BTV, past)
 
     def _run(

@@ -84,7 +84,7 @@ def probabilities(logits_NV: Tensor, sampling: Sampling) -> Tensor:
     logits_NV = logits_NV.double().cpu()
     if sampling.is_greedy:
         return torch.zeros_like(logits_NV).scatter_(1, logits_NV.argmax(1, keepdim=True), 1.0)
-    logits_NV = logits_NV / sampling.temperature
+    logits_NV = (logits_NV - logits_NV.amax(1, keepdim=True)) / sampling.temperature  # from 0 down, for any temperature
     if sampling.top_k is not None and sampling.top_k < logits_NV.shape[1]:
         kept_NK = logits_NV.topk(sampling.top_k)
         logits_NV = torch.full_like(logits_NV, -torch.inf).scatter_(1, kept_NK.indices, kept_NK.values)

@@ -8,10 +8,13 @@ UNFINISHED = "\ufffd"  # what a decoder shows for bytes that are not a whole cha
 
 
 class TextStream:
-    """Turns arriving tokens into pieces of text that add up to the decoded whole."""
+    """Turns tokens that arrive after a prompt into pieces of text that add up to the decoded whole.
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
-        self._decode, self._tokens, self._shown = decode, list[int](), 0
+    They are decoded together with the prompt: some tokenizers drop the blank in front of what they take for the first word.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int] = ()) -> None:
+        self._decode, self._tokens, self._shown = decode, list(prompt), len(decode(prompt))
 
     def add(self, token: int) -> str:
         """The text that is now certain, possibly none."""

@@ -80,8 +80,16 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
     except SafetensorError as error:
         raise _os_error(error, path) from None
+    path.chmod(0o666 & ~_umask())  # safetensors lets nobody else read it
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def _umask() -> int:
+    """Of this process; it can only be asked for by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _os_error(error: SafetensorError, path: Path) -> Exception:

@@ -25,7 +25,7 @@ FINDINGS = "findings.json"
 def write_report(analysis: Analysis, folder: Path) -> Path:
     """Writes everything and returns the path of the page."""
     sections = build_sections(analysis)
-    with replaced_folder(folder) as aside:
+    with replaced_folder(folder, FINDINGS) as aside:
         figures = aside / "figures"
         figures.mkdir()
         (aside / PAGE).write_text(render_html(sections), encoding="utf-8")

@@ -155,7 +155,8 @@ def _load(state: TrainState, path: Path) -> Resume:
 
 
 def _by_step(folder: Path) -> list[tuple[int, Path]]:
-    return sorted((int(path.name.removeprefix("step-")), path) for path in folder.glob("step-*"))
+    numbers = ((path.name.removeprefix("step-"), path) for path in folder.glob("step-*"))
+    return sorted((int(number), path) for number, path in numbers if number.isdecimal())
 
 
 def _write_flushed(path: Path, text: str) -> None:

@@ -109,7 +109,7 @@ def pack(target: Path) -> None:
         fingerprint="f", n_documents=2000, n_rows=n_rows_of(n_tokens, 32), tokens_in=n_tokens, tokens_out=n_tokens,
         tokens_dropped=0,
     )  # fmt: skip
-    with replaced_folder(target) as folder:
+    with replaced_folder(target, "old") as folder:
         write_rows(folder, header, iter(documents), bytes_per_file=200_000)
 
 

@@ -92,6 +92,23 @@ for name in json.loads(sys.argv[4]):
     scores[name] = backend.loglikelihood(asked, disable_tqdm=True)
 (root / "found.json").write_text(json.dumps({"classes": classes, "texts": texts, "scores": scores}))
 """
+ACCUMULATING = """
+import sys, torch
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True, dtype=torch.float64)
+tokens = torch.randint(0, 300, (4, 10), generator=torch.Generator().manual_seed(0))
+labels = tokens.clone()
+for row, n_kept in enumerate((5, 7, 2, 9)):
+    labels[row, 1 + n_kept:] = -100
+def gradients(parts, n_items):
+    model.zero_grad()
+    for part in parts:
+        model(tokens[part], labels=labels[part], num_items_in_batch=n_items).loss.backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+whole = gradients([slice(None)], None)
+assert float(whole.abs().max()) > 1e-3
+print(float((gradients([slice(row, row + 1) for row in range(4)], torch.tensor(23)) - whole).abs().max()))
+"""
 HARNESS = ("plain-2", "norm-5", "repair-affine-3", "streams-mixed-5")  # a Llama, and one of each modelling file
 PAIRS = (("the state of the", " union"), ("what we the people", " of these united states do about it"))
 
@@ -145,6 +162,8 @@ def models() -> dict[str, tuple[Cascade, int]]:
     for name, mixture, streams in EXPERTS:
         model = _drawn(build_cascade(toy_model(segments=SEGMENTS, experts=toy_experts(**mixture), streams=streams), VOCAB))
         chosen |= {f"{name}-{depth}": (model, depth) for depth in (1, 4)}
+    uneven = Segment(n_blocks=2, d_model=16, n_heads=3, n_kv_heads=3)  # heads that do not divide the width
+    chosen["uneven-2"] = (_drawn(Cascade(toy_model(segments=(uneven,)), VOCAB)), 2)
     model = _drawn(Repaired(toy_model(experts=toy_experts()), VOCAB, "block", [3]))
     return chosen | {"experts-repaired-3": (model, 3)}
 
@@ -237,3 +256,26 @@ def test_a_folder_that_is_taken_is_refused(tmp_path: Path, models: Mapping[str, 
     with pytest.raises(ConfigError, match="not an empty folder"):
         export_prefix(model, _card(model), depth, tokenizer, "", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_link_to_an_empty_folder_is_followed(
+    tmp_path: Path, models: Mapping[str, tuple[Cascade, int]], tokenizer: Tokenizer
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    model, depth = models["plain-1"]
+    export_prefix(model, _card(model), depth, tokenizer, "", tmp_path / "link")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+    weights, config = tmp_path / "real" / "model.safetensors", tmp_path / "real" / "config.json"
+    assert weights.stat().st_mode == config.stat().st_mode, "whoever may read one may read the other"
+
+
+@pytest.mark.parametrize("name", ["plain-3", "streams-mixed-3"])
+def test_micro_batches_of_unequal_size_add_up_to_the_gradient_of_their_batch(name: str, exported: Path) -> None:
+    """As `Trainer` accumulates: it tells the labels of the whole step, and adds the losses."""
+    result = subprocess.run(
+        [sys.executable, "-c", ACCUMULATING, str(exported / name)], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "HF_HOME": str(exported / "hub"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert float(result.stdout) < 1e-12

@@ -78,6 +78,16 @@ def test_the_gain_grows_when_that_of_four_is_larger_than_that_of_two() -> None:
     assert judged("gain grows", *two, four[1], other).verdict == "not reproduced"
 
 
+def test_where_there_is_no_gain_none_grows_and_none_is_shared() -> None:
+    two = expansion("hd-n2", 3.05), control("hd-n1", 3.0, "hd-n2")
+    four = expansion("hd-n4", 3.01, 4, base="hd-n2", tokens=200.0), control("hd-n1-of-n4", 3.0, "hd-n4", tokens=200.0)
+    assert judged("gain grows", *two, *four).verdict == "not reproduced"
+    few, dense = expansion("hd-n2", 3.01), expansion("dense", 3.05, layers=ALL)
+    shared = judged("A few cross", few, dense, control("hd-n1", 3.0, "hd-n2"))
+    assert shared.verdict == "inconclusive"
+    assert shared.evidence.startswith("no gain to share: that of dense, with all cross layers, is \N{MINUS SIGN}0.050 nats")
+
+
 def test_equal_flops_has_to_hold_for_every_number_of_streams() -> None:
     two = expansion("hd-n2", 2.9), control("hd-n1-flops", 3.0, "hd-n2", "flops")
     four = expansion("hd-n4", 2.9, 4, base="hd-n2"), control("hd-n1-flops-of-n4", 2.8, "hd-n4", "flops")

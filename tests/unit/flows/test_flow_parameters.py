@@ -10,7 +10,7 @@ from components.config.loader import load_study
 from components.config.problems import ConfigError
 from flows.expand_arm import grown_from
 from flows.launch import words
-from flows.parameters import PARAMS, check_parameters, stage_names
+from flows.parameters import PARAMS, check_parameters, check_trained, stage_names
 from tasks.command import whole_numbers
 from tests.toys import ROOT
 
@@ -33,6 +33,8 @@ def test_without_a_scale_the_parameter_file_is_used_as_it_is() -> None:
         ({"seeds": [3, 3]}, r"training\.seeds: must not repeat"),
         ({"max_parallel": 0}, "max_parallel 0: must be at least 1"),
         ({"arm": "twin"}, "--arm twin: no such arm"),
+        ({"arm": "twin-full", "rule": grown_from}, "arm twin-full: nothing under expansions or controls starts from it"),
+        ({"scale": "stories", "arm": "stories", "rule": check_trained}, "arms stories: have none of the stages control, expand"),
     ],
 )
 def test_mistake_is_one_line(parameters: dict[str, object], said: str) -> None:

@@ -66,3 +66,8 @@ def test_a_token_without_probability_is_never_drawn() -> None:
 def test_values_out_of_range_are_refused(settings: dict[str, Any], key: str) -> None:
     with pytest.raises(ValueError, match=key):
         Sampling(**settings)
+
+
+def test_the_smallest_temperature_draws_the_likeliest() -> None:
+    logits = torch.tensor([[3.0, 700.0, -5.0]])
+    assert probabilities(logits, Sampling(temperature=1e-308)).tolist() == [[0.0, 1.0, 0.0]]

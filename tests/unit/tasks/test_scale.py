@@ -9,7 +9,9 @@ import pytest
 
 from components.config.loader import load_study
 from components.config.problems import ConfigError
-from tasks.scale import PREVIOUS, preset, put_in_place, with_seeds
+from tasks.scale import preset, put_in_place, with_seeds
+
+PREVIOUS = "params.previous.yaml"
 
 
 @pytest.fixture
@@ -31,6 +33,18 @@ def test_edited_parameters_are_kept(checkout: Path) -> None:
     params.write_text(params.read_text() + "# mine\n")
     put_in_place(preset("tiny"), params)
     assert (checkout / PREVIOUS).read_text().endswith("# mine\n")
+
+
+def test_no_edit_is_ever_overwritten(checkout: Path) -> None:
+    """Neither by a preset with other seeds, which nobody wrote, nor by a second edit."""
+    params, edits = checkout / "params.yaml", []
+    for lr in ("7.7e-3", "8.8e-3", "7.7e-3"):
+        edits.append((checkout / "scales" / "quick.yaml").read_text().replace("lr: 2.0e-3", f"lr: {lr}"))
+        params.write_text(edits[-1])
+        for seeds in ([42, 43], [42, 43, 44]):
+            put_in_place(preset("quick"), params, seeds)
+    kept = {path.name: path.read_text() for path in checkout.glob("params.previous*")}
+    assert kept == {PREVIOUS: edits[0], "params.previous-2.yaml": edits[1]}
 
 
 def test_wrong_file_changes_nothing(checkout: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -261,6 +262,15 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     run = toy_run(tmp_path, UNIFORM)
     run_training(run, _ignore)
     assert sorted(path.name for path in run.run_dir.glob("*/*")) == ["step-10", "step-9"]
+
+
+def test_a_copy_that_a_user_made_of_a_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    run = toy_run(tmp_path, UNIFORM)
+    run_training(run, _ignore)
+    newest = _newest(run)
+    shutil.copytree(newest, newest.with_name("step-10.bak"))
+    run_training(run, _ignore)
+    assert sorted(path.name for path in run.run_dir.glob("*/*")) == ["step-10", "step-10.bak", "step-9"]
 
 
 def test_the_finished_model_loads_and_says_where_it_came_from(tmp_path: Path) -> None:
