@@ -22,6 +22,7 @@ from components.config.data import FilesSource as FilesSource
 from components.config.data import FileTokenizer as FileTokenizer
 from components.config.data import FineWebEduSource as FineWebEduSource
 from components.config.data import SotuSource as SotuSource
+from components.config.model import BlockShape as BlockShape
 from components.config.model import LinearRope as LinearRope
 from components.config.model import Llama3Rope as Llama3Rope
 from components.config.model import Model as Model
@@ -106,6 +107,10 @@ class ObjectiveSettings(Section):
     def shape(self, model: Model) -> Model:
         """The model that is trained; by default the arm's cascade itself."""
         return model
+
+    def kept(self, model: Model) -> tuple[tuple[BlockShape, ...], int]:
+        """What memory holds for a backward pass: blocks with all their values, and channels of residual streams that wait."""
+        return (model.blocks, 0) if self.trains else ((), 0)
 
 
 class RepairBlock(Section):

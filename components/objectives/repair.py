@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
-from components.config.schema import Arm, Model, ObjectiveSettings
+from components.config.schema import Arm, BlockShape, Model, ObjectiveSettings
 from components.models.sizes import block_flops, block_parameters, head_flops, stored_parameters, trunk_flops
 from components.objectives import base
 
@@ -41,6 +41,12 @@ class Settings(ObjectiveSettings):
         if self.part == "block" and model.document_attention == "block_diagonal":
             return [("part", self.part, "needs model.document_attention leak: the extra block sees the whole row", "use head")]
         return []
+
+    def kept(self, model: Model) -> tuple[tuple[BlockShape, ...], int]:
+        """One repair at a time; the frozen trunk keeps nothing but the streams that are read out."""
+        shapes = [model.blocks[depth - 1]._replace(experts=None) for depth in self.depths]
+        blocks = (max(shapes, key=lambda shape: shape.d_model),) if self.part == "block" else ()
+        return blocks, sum(shape.d_model for shape in shapes)
 
 
 def repair_settings(arm: Arm, name: str, part: Literal["norm", "affine", "head", "block"]) -> Settings:

@@ -6,8 +6,10 @@ counted runs; hours follow from a model FLOPs utilisation (MFU) that the user st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from components.config.model import BlockShape
 from components.config.paper_arms import is_suite, is_twin, paper_cost
 from components.config.schema import Arm, Model, Study
 from components.models.sizes import block_parameters, idle_parameters
@@ -95,6 +97,8 @@ def _plan(arm: Arm, study: Study, per_token: float, unit: float) -> ArmPlan:
     runtime = study.runtime.for_arm(arm.name)
     state = stored * WEIGHT_BYTES + trained * TRAINED_BYTES * trains
     is_sharded = runtime.sharding == "fsdp" and runtime.workers > 1
+    micro_batch_tokens = runtime.micro_batch_rows * study.data.seq_len * n_streams
+    kept, waiting = arm.objective.kept(arm.model)
     if is_sharded:
         state = state // runtime.workers + gathered_bytes(arm.model, stored, training.precision)
     return ArmPlan(
@@ -105,9 +109,8 @@ def _plan(arm: Arm, study: Study, per_token: float, unit: float) -> ArmPlan:
         flops=per_token * tokens,
         relative_cost=per_token / unit,
         state_bytes=state,
-        activation_bytes=activation_bytes(
-            arm.model, vocab, runtime.micro_batch_rows * study.data.seq_len * n_streams, training.precision, is_sharded
-        ),
+        activation_bytes=(activation_bytes(kept, vocab, micro_batch_tokens, training.precision, is_sharded) if trains else 0)
+        + 4 * waiting * micro_batch_tokens,
         n_seeds=len(training.seeds),
         paper_cost=paper_cost(arm.objective.model_dump(mode="json")),
     )
@@ -124,7 +127,7 @@ def gathered_bytes(model: Model, stored: int, precision: str) -> int:
     return 2 * WEIGHT_BYTES * rest + (3 * width + WEIGHT_BYTES) * largest
 
 
-def activation_bytes(model: Model, vocab_size: int, tokens: int, precision: str, is_sharded: bool = False) -> int:
+def activation_bytes(blocks: Sequence[BlockShape], vocab_size: int, tokens: int, precision: str, is_sharded: bool = False) -> int:
     """What a pass over `tokens` tokens keeps for its backward: 12 d + 4 d_inner values per token and block, with experts
     2 d more for each that a token goes to, and a chunk of logits.
 
@@ -132,7 +135,7 @@ def activation_bytes(model: Model, vocab_size: int, tokens: int, precision: str,
     every block keeps a bfloat16 copy of its matrices, unless the model is sharded.
     """
     total = 0
-    for shape in model.blocks:
+    for shape in blocks:
         routed = 0 if shape.experts is None else 2 * shape.experts.top_k * shape.d_model  # into the experts, and out of them
         values = 12 * shape.d_model + 4 * shape.d_inner + routed
         per_token = 4 * values if precision == "float32" else 2 * values + 8 * shape.d_model

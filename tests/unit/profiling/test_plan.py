@@ -40,7 +40,7 @@ def test_activation_formula_is_within_five_percent_of_what_autograd_keeps(precis
 
     def formula(n_blocks: int) -> int:
         settings = toy_model(segments=(Segment(n_blocks=n_blocks, d_model=128),), head_dim=64)
-        return activation_bytes(settings, 64, 256, precision)
+        return activation_bytes(settings.blocks, 64, 256, precision)
 
     assert formula(4) - formula(2) == pytest.approx(measured(4) - measured(2), rel=0.05)
 
@@ -95,3 +95,15 @@ def test_sharding_splits_state_and_keeps_what_is_gathered() -> None:
     assert plan.active == plan.parameters - 48 * 502 * 3 * 2048 * 512
     assert plan.state_bytes == 16 * plan.parameters // 256 + 8 * rest + 10 * block
     assert plan.activation_bytes < unsplit.activation_bytes - 48 * 2 * 513 * 3 * 2048 * 512
+
+
+def test_a_repair_keeps_one_block_at_most_and_a_backbone_nothing() -> None:
+    study = load_study(ROOT / "scales" / "all-arms.yaml")
+    plans = {plan.name: plan.activation_bytes for plan in plan_study(study)}
+    tokens, vocab = study.runtime.micro_batch_rows * study.data.seq_len, study.data.tokenizer.vocab_size
+    waiting = 4 * tokens * (7 * 48 + 3 * 80 + 3 * 112)  # what the depths between the exits 8, 12 and 16 are read out from
+    logits = 2 * 4 * 256 * vocab
+    assert plans["repair-norm"] == plans["repair-affine"] == plans["repair-head"] == waiting + logits
+    inner = study.models["repair-block"].model.blocks[-1].d_inner
+    assert plans["repair-block"] == waiting + logits + 4 * tokens * (12 * 112 + 4 * inner)
+    assert {plan.name: plan.activation_bytes for plan in plan_study(load_study(ROOT / "scales" / "stories.yaml"))}["stories"] == 0
