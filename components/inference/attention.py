@@ -87,9 +87,9 @@ class AttentionPlan:
             q_NW = q_MW.reshape(len(self._places_N), -1)
             q_MW = q_NW.new_zeros(self._n_rows * self._n_new, q_NW.shape[1]).index_copy_(0, self._places_N, q_NW)
         if n_queries == 1:
-            q_RHQK = q_MW.view(self._n_rows, -1, 1, cached.head_dim)
+            q_RHQK = q_MW.reshape(self._n_rows, -1, 1, cached.head_dim)
         else:
-            q_RHQK = q_MW.view(self._n_rows, n_queries, -1, cached.head_dim).transpose(1, 2)
+            q_RHQK = q_MW.reshape(self._n_rows, n_queries, -1, cached.head_dim).transpose(1, 2)
         seen = self._seen.get(sight) or self._see(sight)
         k_RGSK, v_RGSK = cached.keys.narrow(2, seen.low, seen.n_keys), cached.values.narrow(2, seen.low, seen.n_keys)
         if self._rows is not None:
@@ -127,7 +127,8 @@ class AttentionPlan:
         if not sees_all and not is_triangle:
             key_S = np.arange(low, high)
             mask_RQS = (key_S <= last_RQ[:, :, None]) & (key_S >= oldest_RQ[:, :, None])
-            mask_R1QS = torch.from_numpy(mask_RQS[:, None]).to(self._cache.device)
+            sees_R1QS = torch.from_numpy(mask_RQS[:, None]).to(self._cache.device)
+            mask_R1QS = torch.zeros_like(sees_R1QS, dtype=self._cache.dtype).masked_fill_(~sees_R1QS, -torch.inf)  # added to scores
         self._seen[sight] = _Seen(low, high - low, mask_R1QS, is_triangle)
         return self._seen[sight]
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from components.config.model import BlockShape
-from components.inference.attention import AttentionPlan
+from components.inference.attention import OWN_ROW, AttentionPlan, Sight
 from components.inference.cache import BlockCache
 from components.models.blocks import Block, SwiGLU
 from components.models.onednn import least_rows, product, sum_of
@@ -40,6 +40,13 @@ class Norm:
         if not self._is_own:
             return F.rms_norm(x_ND, self._gain_D.shape, self._gain_D, self._eps)
         return x_ND.mul(self._scaled_D).div_(torch.linalg.vector_norm(x_ND, dim=-1, keepdim=True).hypot_(self._floor))
+
+
+class Rows(NamedTuple):
+    """Rows of packed tokens: what rotates them, [N, 1, P], and where their keys go."""
+
+    angles_N1P: Tensor
+    slots_N: Tensor
 
 
 class _Pad(NamedTuple):
@@ -128,8 +135,16 @@ class BlockWeights(NamedTuple):
         )
 
 
-def run_block(weights: BlockWeights, x_ND: Tensor, plan: AttentionPlan, cached: BlockCache) -> Tensor:
-    """The residual stream after the block; the tokens' keys and values are then in the cache."""
+def run_block(
+    weights: BlockWeights, x_ND: Tensor, plan: AttentionPlan, cached: BlockCache, rows: Rows | None = None, sight: Sight = OWN_ROW
+) -> Tensor:
+    """The residual stream after the block; the tokens' keys and values are then in the cache.
+
+    Args:
+        rows: of the tokens, when these have several; the plan's by default.
+        sight: what each sees.
+    """
+    angles_N1P, slots_N = rows or (plan.angles_N1P, plan.slots_N)
     n_rows, n_heads = x_ND.shape[0], weights.shape.n_heads
     pad = weights.pad.of(n_rows)
     multiply = torch.mm if n_rows < weights.many else product
@@ -137,9 +152,9 @@ def run_block(weights: BlockWeights, x_ND: Tensor, plan: AttentionPlan, cached: 
     if weights.q_norm is not None and weights.k_norm is not None:
         pad.qk_NHK[:, :n_heads] = weights.q_norm(pad.qk_NHK[:, :n_heads])
         pad.qk_NHK[:, n_heads:] = weights.k_norm(pad.qk_NHK[:, n_heads:])
-    turn(pad.qk_NHP, plan.angles_N1P)
-    cached.put(plan.slots_N, pad.kv_NW)
-    return finish_block(weights, x_ND, plan.mix(pad.q_NW, cached))
+    turn(pad.qk_NHP, angles_N1P)
+    cached.put(slots_N, pad.kv_NW)
+    return finish_block(weights, x_ND, plan.mix(pad.q_NW, cached, sight))
 
 
 def finish_block(weights: BlockWeights, x_ND: Tensor, mixed_NW: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class KVCache:
         deepest: blocks that have a cache; no sequence can run deeper.
         blocks: keys and values of each.
         tokens: int64 [R * S], on the host; position p of sequence r is slot r * S + p.
-        device: of the blocks.
+        device, dtype: of the blocks.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class KVCache:
         self.n_sequences, self.capacity, self.deepest = n_sequences, capacity, deepest
         shapes, n_slots = model.blocks[:deepest], n_sequences * capacity
         self.tokens = np.zeros(n_slots, dtype=np.int64)
-        self.device, self._dtype = torch.device(device), dtype
+        self.device, self.dtype = torch.device(device), dtype
         self.blocks = [
             self.new_block(shape, n_rows, n_keys)
             for shape, (n_rows, n_keys) in zip(shapes, rows or [(n_streams, 1)] * deepest, strict=True)
@@ -118,7 +118,7 @@ class KVCache:
 
     def new_block(self, shape: BlockShape, n_rows: int = 1, n_keys: int = 1) -> BlockCache:
         """Room for the keys and values of one more block."""
-        kept = torch.zeros(len(self.tokens) * n_keys, 2, n_rows // n_keys, shape.d_keys, dtype=self._dtype, device=self.device)
+        kept = torch.zeros(len(self.tokens) * n_keys, 2, n_rows // n_keys, shape.d_keys, dtype=self.dtype, device=self.device)
         return BlockCache(kept, self.n_sequences, shape)
 
     def length(self, row: int) -> int:

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from components.inference.attention import OWN_ROW, AttentionPlan, Sight
-from components.inference.block import finish_block, keep_keys, make_queries
+from components.inference.block import Rows, finish_block, keep_keys, make_queries, run_block
 from components.inference.cache import Indices, KVCache
 from components.inference.trunk import Trunk
-from components.models.streams import BlockRule, StreamedCascade
+from components.models.streams import EVERY_ROW, BlockRule, StreamedCascade
 
 
 class StreamPlan(AttentionPlan):
@@ -59,6 +59,7 @@ class StreamedTrunk(Trunk):
         self._rules = [model.rule(depth, deepest) for depth in range(1, deepest + 1)]
         sources = ((model.streams.mirror_source(depth), depth) for depth in range(1, deepest + 1))
         self._mirrors = {source: depth for source, depth in sources if source is not None}
+        self._plain = {depth for depth, rule in enumerate(self._rules, 1) if self._is_plain(depth, rule)}
         weight = model.exit_at(1).norm.weight
         self._sights = [self._sight(rule) for rule in self._rules]
         rows = [(len(self._streams(rule.read)), sight.keys) for rule, sight in zip(self._rules, self._sights, strict=True)]
@@ -69,8 +70,11 @@ class StreamedTrunk(Trunk):
 
     def run(self, depth: int, x_NW: Tensor | None, tokens_N: Tensor, plan: StreamPlan) -> Tensor:  # type: ignore[override]
         x_MD = self._enter(depth, x_NW, tokens_N)
-        rule, weights = self._rules[depth - 1], self._weights[depth - 1]
-        n_tokens = len(tokens_N)
+        rule, weights, n_tokens = self._rules[depth - 1], self._weights[depth - 1], tokens_N.shape[0]
+        if depth in self._plain:
+            sight = self._sights[depth - 1]
+            rows = Rows(plan.rotation(self._streams(rule.asking), rule.counts_tokens), plan.slots(sight.keys))
+            return run_block(weights, x_MD, plan, self.cache.blocks[depth - 1], rows, sight).view(n_tokens, -1)
         normed_MD = weights.attention_norm(x_MD)
         if self.model.streams.mirror_source(depth) is None:
             self._keep(depth, normed_MD, plan)
@@ -90,8 +94,15 @@ class StreamedTrunk(Trunk):
 
     def _enter(self, depth: int, x_NW: Tensor | None, tokens_N: Tensor) -> Tensor:
         x_MD = None if x_NW is None else x_NW.view(-1, super().width_after(depth - 1))
+        if x_MD is not None and depth not in self._entries:
+            return x_MD
         with self.model.running(self._n):
             return self.model.enter(x_MD, tokens_N, depth)
+
+    def _is_plain(self, depth: int, rule: BlockRule) -> bool:
+        """Whether a block makes queries, keys and values of every row, for itself alone, as one without streams does."""
+        is_mirroring = self.model.streams.mirror_source(depth) is not None or depth in self._mirrors
+        return rule.asking == rule.read == EVERY_ROW and not is_mirroring
 
     def _keep(self, depth: int, normed_MD: Tensor, plan: StreamPlan) -> None:
         """Puts the keys and values that block `depth` makes of normed rows, all streams of every token, into the cache."""
