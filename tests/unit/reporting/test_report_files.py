@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from components.config.loader import read_yaml
+from components.config.problems import ConfigError
 from components.evaluation.hidden_decoding_claims import HIDDEN_DECODING_CLAIMS
 from components.evaluation.telescopic_claims import CLAIMS
 from components.reporting.analysis import Analysis
@@ -130,12 +131,19 @@ def test_dvc_finds_its_metrics_and_plots_in_the_report(folder: Path) -> None:
 
 
 def test_a_new_report_replaces_the_old_one_whole(standard: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "report").mkdir()
-    (tmp_path / "report/old.txt").write_text("old")
     monkeypatch.setattr("components.reporting.write.build_sections", lambda _: [Section("Only", "only")])
     write_report(standard, tmp_path / "report")
+    (tmp_path / "report/figures/of_an_arm_that_is_gone.png").touch()
+    write_report(standard, tmp_path / "report")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report"]
-    assert not (tmp_path / "report/old.txt").exists()
+    assert not (tmp_path / "report/figures/of_an_arm_that_is_gone.png").exists()
+
+
+def test_a_report_takes_no_folder_with_other_files(standard: Analysis, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(ConfigError, match=r"has files in it, but no findings\.json"):
+        write_report(standard, tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "precious"
 
 
 @pytest.mark.parametrize("fixture", ["broken", "single"])
