@@ -110,7 +110,7 @@ class ObjectiveSettings(Section):
 
     def kept(self, model: Model) -> tuple[tuple[BlockShape, ...], int]:
         """What memory holds for a backward pass: blocks with all their values, and channels of residual streams that wait."""
-        return (model.blocks, 0) if self.trains else ((), 0)
+        return model.blocks, 0
 
 
 class RepairBlock(Section):

@@ -69,26 +69,23 @@ def export_prefix(model: Cascade, card: ModelCard, depth: int, tokenizer: Tokeni
         ValueError: `depth` outside 1..N.
     """
     prefix = _prefix(model, depth)
-    has_streams = isinstance(model, StreamedCascade)
-    is_dense = not has_streams and _is_dense(model, prefix)
     out = out.resolve()
     check_out(out)
     with new_folder(out) as aside:
-        return _write(model, card, depth, prefix, is_dense, tokenizer, readme, aside)
+        return _write(model, card, depth, prefix, tokenizer, readme, aside)
 
 
 def _is_dense(model: Cascade, prefix: _Prefix) -> bool:
     """Whether an architecture of `transformers` computes this; its Llama wants heads that divide the width."""
     shape = prefix.blocks[0].attention.shape
     has_even_heads = shape.qk_norm or shape.d_model % shape.n_heads == 0
-    return len(prefix.segments) == 1 and prefix.affine is None and model.settings.experts is None and has_even_heads
+    is_ordinary = prefix.affine is None and model.settings.experts is None and not isinstance(model, StreamedCascade)
+    return len(prefix.segments) == 1 and is_ordinary and has_even_heads
 
 
-def _write(
-    model: Cascade, card: ModelCard, depth: int, prefix: _Prefix, is_dense: bool, tokenizer: Tokenizer, readme: str, aside: Path
-) -> str:
+def _write(model: Cascade, card: ModelCard, depth: int, prefix: _Prefix, tokenizer: Tokenizer, readme: str, aside: Path) -> str:
     """Writes every file to the folder `aside`, and returns the name of the class."""
-    has_streams = isinstance(model, StreamedCascade)
+    has_streams, is_dense = isinstance(model, StreamedCascade), _is_dense(model, prefix)
     weights, config = _as_dense(model, prefix, card.seq_len) if is_dense else _as_cascade(model, prefix)
     if isinstance(model, StreamedCascade):
         weights |= stream_weights(model, len(prefix.segments))

@@ -99,6 +99,7 @@ def _plan(arm: Arm, study: Study, per_token: float, unit: float) -> ArmPlan:
     is_sharded = runtime.sharding == "fsdp" and runtime.workers > 1
     micro_batch_tokens = runtime.micro_batch_rows * study.data.seq_len * n_streams
     kept, waiting = arm.objective.kept(arm.model)
+    activations = activation_bytes(kept, vocab, micro_batch_tokens, training.precision, is_sharded)
     if is_sharded:
         state = state // runtime.workers + gathered_bytes(arm.model, stored, training.precision)
     return ArmPlan(
@@ -109,8 +110,7 @@ def _plan(arm: Arm, study: Study, per_token: float, unit: float) -> ArmPlan:
         flops=per_token * tokens,
         relative_cost=per_token / unit,
         state_bytes=state,
-        activation_bytes=(activation_bytes(kept, vocab, micro_batch_tokens, training.precision, is_sharded) if trains else 0)
-        + 4 * waiting * micro_batch_tokens,
+        activation_bytes=trains * (activations + WEIGHT_BYTES * waiting * micro_batch_tokens),
         n_seeds=len(training.seeds),
         paper_cost=paper_cost(arm.objective.model_dump(mode="json")),
     )
