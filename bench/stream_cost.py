@@ -1,8 +1,9 @@
 """Step time and memory of Hidden Decoding for n = 1, 2, 4, 8 streams per token, relative to the model without streams.
 
 One optimizer step of the full-depth loss on a dense model of one width, per layout: `default` (every seventh block looks across
-streams, the last of each seven), `mirror` (the same with KV-Mirror), `local` (those blocks see a window of 256 rows), `all-cross`
-(the layout of the public 8B checkpoints). All variants take turns, round by round, so that a busy machine slows all alike. Printed
+streams, the middle one of each seven, as in the studies of `scales/`), `last` (the last one of each seven: all streams then run to
+the end), `mirror` (that with KV-Mirror), `local` (the middle blocks see a window of 256 rows), `all-cross` (the layout of the public
+8B checkpoints). All variants take turns, round by round, so that a busy machine slows all alike. Printed
 per variant: time ratio to n = 1 (median and spread over rounds), FLOP ratio by the formulas, the ratio of bytes that autograd keeps
 for the backward pass (on a GPU: of peak memory), and bytes of the key-value cache per token (bfloat16).
 
@@ -33,13 +34,14 @@ from components.objectives.twin import Settings as Twin
 from components.training.step import TrainState, train_step
 
 VOCAB, N_BLOCKS = 4096, 14
-EVERY_SEVENTH = ("intra",) * 6
+THREE, SIX = ("intra",) * 3, ("intra",) * 6
 GOALS = {2: 2.1, 4: 4.2, 8: 8.5}
 Case = tuple[str, int, Streams | None]
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "default": {"layers": (*EVERY_SEVENTH, "cross_full") * 2},
-    "mirror": {"layers": (*EVERY_SEVENTH, "cross_full") * 2, "n_mirrored": 4},
-    "local": {"layers": (*EVERY_SEVENTH, "cross_local") * 2, "local": {"size": 256, "unit": "rows"}},
+    "default": {"layers": (*THREE, "cross_full", *THREE) * 2},
+    "last": {"layers": (*SIX, "cross_full") * 2},
+    "mirror": {"layers": (*SIX, "cross_full") * 2, "n_mirrored": 4},
+    "local": {"layers": (*THREE, "cross_local", *THREE) * 2, "local": {"size": 256, "unit": "rows"}},
     "all-cross": {"layers": ("cross_full",) * N_BLOCKS, "rope_rule": "physical"},
 }
 

@@ -60,6 +60,14 @@ class Streams(Section):
         own = len(self.layers) - self.n_mirrored
         return 2 * own + 1 - depth if depth > own else None
 
+    def mixing_depth(self, deepest: int) -> int:
+        """Depth of the last block, in a pass that ends after block `deepest`, that needs all streams of its input; 0 for none.
+
+        That block and all deeper ones run for the last stream alone when only it predicts: the others would reach no prediction.
+        """
+        readers = [depth for depth in range(1, deepest + 1) if self.layers[depth - 1] != "intra" or self.kv == "shared"]
+        return max((self.mirror_source(depth) or depth for depth in readers), default=0)
+
     def prefix(self, depth: int) -> Streams:
         """The streams of the first `depth` blocks; those that are left keep their mirror sources."""
         cut = len(self.layers) - depth

@@ -73,9 +73,9 @@ class Rows(NamedTuple):
     angles: Tensor
     mask: Tensor
 
-    def asked(self, x_BQD: Tensor) -> Tensor:
-        """The rows that go through the block, of all rows or already of those."""
-        return x_BQD if x_BQD.shape[1] == self.n_tokens else x_BQD[:, self.asking]
+    def taken(self, x_BRD: Tensor, rows: slice) -> Tensor:
+        """A choice of all rows, from all of them or from the last stream's, which it is then."""
+        return x_BRD if x_BRD.shape[1] == self.n_tokens else x_BRD[:, rows]
 
 
 class StreamBlock(Block):
@@ -87,7 +87,8 @@ class StreamBlock(Block):
         """The residual stream of the rows that ask; `context_BRD` is the normed input of the block that this one mirrors."""
         normed_BQD, attention = self.attention_norm(x_BQD), self.attention
         d_queries, weight = attention.d_queries, attention.qkv.weight
-        asked_BQD, read_BRD = rows.asked(normed_BQD), (normed_BQD if context_BRD is None else context_BRD)[:, rows.read]
+        asked_BQD = rows.taken(normed_BQD, rows.asking)
+        read_BRD = rows.taken(normed_BQD if context_BRD is None else context_BRD, rows.read)
         q_BHQK = attention.split_heads(F.linear(asked_BQD, weight[:d_queries]))
         k_BGRK, v_BGRK = attention.split_heads(F.linear(read_BRD, weight[d_queries:])).chunk(2, dim=1)
         q_BHQK = _rotate(attention.q_norm(q_BHQK), rows.angles[:, :, rows.asking])
@@ -101,7 +102,7 @@ class StreamBlock(Block):
         else:
             k, v = _unfold(k, attention.n_kv_heads), _unfold(v, attention.n_kv_heads)
             mixed_BHQK = attention.mix(q_BHQK, k, v, rows.mask)
-        x_BQD = rows.asked(x_BQD) + attention.out(mixed_BHQK.transpose(1, 2).flatten(2))
+        x_BQD = rows.taken(x_BQD, rows.asking) + attention.out(mixed_BHQK.transpose(1, 2).flatten(2))
         out: Tensor = x_BQD + self.ffn(self.ffn_norm(x_BQD))
         return out
 
@@ -122,6 +123,13 @@ class HiddenDecodingForCausalLM(TelescopicForCausalLM):
         )
         self.post_init()
 
+    @property
+    def _mixing(self) -> int:
+        """Number (from 1) of the last block that needs all streams of its input: from it on, the last stream runs alone."""
+        blocks = enumerate(zip(self.config.layers, self.config.mirror_sources, strict=True), 1)
+        readers = [source or number for number, (kind, source) in blocks if kind != "intra" or self.config.shares_kv]
+        return max(readers, default=0)
+
     def _run(
         self, tokens_BT: Tensor, positions_BT: Tensor, attention_mask: Tensor | None, past: DynamicCache | None, n_past: int
     ) -> Tensor:
@@ -131,7 +139,7 @@ class HiddenDecodingForCausalLM(TelescopicForCausalLM):
         x_BQD = self._fresh(tokens_BT, 0)
         for segment, (n_blocks, _) in enumerate(self.config.segments):
             if segment:
-                x_BQD = self._widen(x_BQD, self._fresh(tokens_BT, segment))
+                x_BQD = self._widen(x_BQD, self._fresh(tokens_BT, segment, x_BQD.shape[1] == tokens_BT.shape[1]))
             for _ in range(n_blocks):
                 block: Any = self.blocks[layer]
                 source = self.config.mirror_sources[layer]
@@ -145,9 +153,9 @@ class HiddenDecodingForCausalLM(TelescopicForCausalLM):
             return x_BQD.view(len(x_BQD), -1, n, x_BQD.shape[-1]).sum(dim=2)
         return x_BQD if x_BQD.shape[1] == tokens_BT.shape[1] else x_BQD[:, n - 1 :: n]
 
-    def _fresh(self, tokens_BT: Tensor, segment: int) -> Tensor:
-        """A segment's slice of every table, the streams of a token side by side: [B, n T, slice]."""
-        tables: list[Any] = [self.embeddings, *self.stream_embeddings]
+    def _fresh(self, tokens_BT: Tensor, segment: int, is_last_only: bool = False) -> Tensor:
+        """A segment's slice of every table, the streams of a token side by side, or of the last one's alone: [B, R, slice]."""
+        tables: list[Any] = [self.embeddings, *self.stream_embeddings][-1 if is_last_only else 0 :]
         return torch.stack([table[segment](tokens_BT) for table in tables], dim=2).flatten(1, 2)
 
     def _rows(
@@ -160,7 +168,7 @@ class HiddenDecodingForCausalLM(TelescopicForCausalLM):
     ) -> Rows:
         config, n = self.config, self.config.n_streams
         kind = config.layers[layer]
-        skips = n > 1 and not config.is_summed and (layer + 1 == config.num_hidden_layers or config.mirror_sources[layer] > 0)
+        skips = n > 1 and not config.is_summed and layer + 1 >= self._mixing
         first, last = slice(0, None, n), slice(n - 1, None, n)
         asking, read = (last if skips else EVERY_ROW), EVERY_ROW
         if kind == "intra" and n > 1:

@@ -1,8 +1,8 @@
 """The blocks of a model with Hidden Decoding streams over packed tokens: every token has a row per stream.
 
 Which rows a block works on, and what they see, is the model's own rule (`StreamedCascade.rule`) for a pass to the deepest block
-that the cache has. What cannot reach a prediction is not computed here either, but it is only the deepest cached block that leaves
-the other streams out: after any shallower one they are needed to go on.
+that the cache has. What cannot reach a prediction there is not computed, or kept, here either; a token that stops at a shallower
+depth has all the rows that it needs to go on.
 
 A mirrored block makes its keys and values from the input of an earlier block. They are made when tokens come through that one, so
 that nothing of its input has to be kept.
@@ -77,13 +77,13 @@ class StreamedTrunk(Trunk):
             return run_block(weights, x_MD, plan, self.cache.blocks[depth - 1], rows, sight).view(n_tokens, -1)
         normed_MD = weights.attention_norm(x_MD)
         if self.model.streams.mirror_source(depth) is None:
-            self._keep(depth, normed_MD, plan)
+            self._keep(depth, normed_MD, n_tokens, plan)
         if depth in self._mirrors:
-            self._keep(self._mirrors[depth], normed_MD, plan)
+            self._keep(self._mirrors[depth], normed_MD, n_tokens, plan)
         angles_M1P = plan.rotation(self._streams(rule.asking), rule.counts_tokens)
-        q_MW = make_queries(weights, self._asked(normed_MD, rule, n_tokens), angles_M1P)
+        q_MW = make_queries(weights, _taken(normed_MD, rule.asking, n_tokens), angles_M1P)
         mixed_MW = plan.mix(q_MW, self.cache.blocks[depth - 1], self._sights[depth - 1])
-        return finish_block(weights, self._asked(x_MD, rule, n_tokens), mixed_MW).view(n_tokens, -1)
+        return finish_block(weights, _taken(x_MD, rule.asking, n_tokens), mixed_MW).view(n_tokens, -1)
 
     def width_after(self, depth: int) -> int:
         return super().width_after(depth) * len(self._streams(self._rules[depth - 1].asking))
@@ -97,23 +97,20 @@ class StreamedTrunk(Trunk):
         if x_MD is not None and depth not in self._entries:
             return x_MD
         with self.model.running(self._n):
-            return self.model.enter(x_MD, tokens_N, depth)
+            return _taken(self.model.enter(x_MD, tokens_N, depth), self._rules[depth - 1].entering, tokens_N.shape[0])
 
     def _is_plain(self, depth: int, rule: BlockRule) -> bool:
-        """Whether a block makes queries, keys and values of every row, for itself alone, as one without streams does."""
+        """Whether a block makes queries, keys and values of every row that enters, for itself, as one without streams does."""
         is_mirroring = self.model.streams.mirror_source(depth) is not None or depth in self._mirrors
-        return rule.asking == rule.read == EVERY_ROW and not is_mirroring
+        return rule.entering == rule.asking == rule.read and not is_mirroring
 
-    def _keep(self, depth: int, normed_MD: Tensor, plan: StreamPlan) -> None:
-        """Puts the keys and values that block `depth` makes of normed rows, all streams of every token, into the cache."""
+    def _keep(self, depth: int, normed_MD: Tensor, n_tokens: int, plan: StreamPlan) -> None:
+        """Puts the keys and values that block `depth` makes of normed rows into the cache."""
         rule = self._rules[depth - 1]
         angles_M1P = plan.rotation(self._streams(rule.read), rule.counts_tokens)
         slots = plan.slots(self._sights[depth - 1].keys)
-        keep_keys(self._weights[depth - 1], normed_MD[rule.read], angles_M1P, slots, self.cache.blocks[depth - 1])
-
-    def _asked(self, x_MD: Tensor, rule: BlockRule, n_tokens: int) -> Tensor:
-        """The rows that go through a block, of all rows or already of those."""
-        return x_MD if len(x_MD) == n_tokens else x_MD[rule.asking]
+        read_MD = _taken(normed_MD, rule.read, n_tokens)
+        keep_keys(self._weights[depth - 1], read_MD, angles_M1P, slots, self.cache.blocks[depth - 1])
 
     def _streams(self, rows: slice) -> range:
         """Numbers of the streams that a choice of rows takes of every token."""
@@ -124,3 +121,8 @@ class StreamedTrunk(Trunk):
         if rule.kind == "intra":
             return OWN_ROW if asking == read else Sight(asking, read)
         return Sight(asking, read, rule.window)
+
+
+def _taken(x_MD: Tensor, rows: slice, n_tokens: int) -> Tensor:
+    """A choice of all rows, from all of them or from the last stream's, which it is then."""
+    return x_MD if rows == EVERY_ROW or x_MD.shape[0] == n_tokens else x_MD[rows]

@@ -193,15 +193,15 @@ class Cascade(nn.Module):
         segment = self.segment_at(depth)
         if x_BTD is not None and self.segment_at(depth - 1) == segment:
             return x_BTD
-        fresh_BTD = self.fresh_slice(tokens_BT, segment)
+        fresh_BTD = self.fresh_slice(tokens_BT, segment, None if x_BTD is None else x_BTD.shape[-2])
         if x_BTD is None:
             return fresh_BTD
         if self.settings.junction_norm:
             x_BTD = match_norm(x_BTD, fresh_BTD)
         return torch.cat((x_BTD, fresh_BTD.to(x_BTD.dtype)), dim=-1)
 
-    def fresh_slice(self, tokens_BT: Tensor, segment: int) -> Tensor:
-        """The channels of the embedding that the segment adds, [B, T, slice]."""
+    def fresh_slice(self, tokens_BT: Tensor, segment: int, n_rows: int | None = None) -> Tensor:
+        """The channels of the embedding that the segment adds, [B, T, slice]; `n_rows`: rows that it is added to, T here."""
         fresh_BTD: Tensor = self.embeddings[segment](tokens_BT)
         return fresh_BTD
 

@@ -25,7 +25,7 @@ class BlockRows(NamedTuple):
 def block_rows(streams: Streams, depth: int, deepest: int) -> BlockRows:
     """The rows of block `depth` in a pass that ends after block `deepest`."""
     n = streams.n_streams
-    is_last_only = streams.supervision == "last" and (depth == deepest or streams.mirror_source(depth) is not None)
+    is_last_only = streams.supervision == "last" and depth >= streams.mixing_depth(deepest)
     asking = 1 if is_last_only else n
     if streams.layers[depth - 1] == "intra":
         return BlockRows(asking, 1 if is_last_only or streams.kv == "shared" else n)

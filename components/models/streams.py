@@ -5,8 +5,9 @@ the cascade's own; only attention knows streams, and each block has its kind: `i
 rows, `cross_local` causal over the latest rows. Table 1 is the cascade's, in slices per segment, and so are the others: every
 stream gets its fresh slice at a junction, and every depth k is a language model at every n.
 
-Easy to miss: what cannot reach the prediction is not computed. When only the last stream predicts, the deepest block runs for that
-stream alone, and so do all mirrored blocks (their K and V come from an earlier block's input). The numbers are the same.
+Easy to miss: what cannot reach the prediction is not computed. When only the last stream predicts, the last block that looks across
+streams and all deeper ones run for that stream alone, and so do all mirrored blocks (their K and V come from an earlier block's
+input); a depth before the first such block runs as without streams. The numbers are the same.
 
 A model with n streams can be run with fewer: the last tables are used, so that the predicting stream keeps its table.
 
@@ -40,12 +41,14 @@ class BlockRule(NamedTuple):
     """Which rows one block works on, and where they stand: the same for a whole pass and for decoding.
 
     Attributes:
-        asking: rows that go through the block: all, or the last stream's.
+        entering: rows that come into the block: all, or the last stream's.
+        asking: rows of these that go through it.
         read: rows that K and V are made of.
         counts_tokens: whether positions are counted in tokens; else in rows.
     """
 
     kind: LayerKind
+    entering: slice
     asking: slice
     read: slice
     counts_tokens: bool
@@ -67,9 +70,9 @@ class LayerRows:
     rotary: Rotary
     documents_BT: Tensor | None
 
-    def asked(self, x_BQD: Tensor) -> Tensor:
-        """The rows that go through the block, of all rows or already of those."""
-        return x_BQD if x_BQD.shape[1] == self.n_tokens else x_BQD[:, self.rule.asking]
+    def taken(self, x_BQD: Tensor, rows: slice) -> Tensor:
+        """A choice of all rows, from all of them or from the last stream's, which it is then."""
+        return x_BQD if rows == EVERY_ROW or x_BQD.shape[1] == self.n_tokens else x_BQD[:, rows]
 
     def attend(self, q_BQHK: Tensor, k_BRHK: Tensor, v_BRHK: Tensor) -> Tensor:
         """Mixed values of the rows that ask, [B, Q, H, K]."""
@@ -90,20 +93,21 @@ class StreamBlock(Block):
         Args:
             context_BRD: normed input of the earlier block that K and V are made of; None: this block's own.
         """
-        x_BQD = x_BQD if context_BRD is None else rows.asked(x_BQD)
+        x_BQD = rows.taken(x_BQD, rows.rule.entering)
         normed_BQD = self.attention_norm(x_BQD)
         mixed_BQD = self._attention(normed_BQD, normed_BQD if context_BRD is None else context_BRD, rows)
-        x_BQD = rows.asked(x_BQD) + mixed_BQD
+        x_BQD = rows.taken(x_BQD, rows.rule.asking) + mixed_BQD
         out: Tensor = x_BQD + self.ffn(self.ffn_norm(x_BQD))
         return out
 
     def _attention(self, normed_BQD: Tensor, context_BRD: Tensor, rows: LayerRows) -> Tensor:
         attention, rule = self.attention, rows.rule
-        if normed_BQD is context_BRD and rule.asking == rule.read == EVERY_ROW:
-            q, k, v = attention.project(normed_BQD, rows.rotary)
+        asked_BQD, angles = rows.taken(normed_BQD, rule.asking), _angles(rows.rotary, rule.asking)
+        if normed_BQD is context_BRD and rule.asking == rule.read:
+            q, k, v = attention.project(asked_BQD, angles)
         else:
-            q = attention.queries(rows.asked(normed_BQD), _angles(rows.rotary, rule.asking))
-            k, v = attention.keys_and_values(context_BRD[:, rule.read], _angles(rows.rotary, rule.read))
+            q = attention.queries(asked_BQD, angles)
+            k, v = attention.keys_and_values(rows.taken(context_BRD, rule.read), _angles(rows.rotary, rule.read))
         mixed: Tensor = attention.out(rows.attend(q, k, v).flatten(2))
         return mixed
 
@@ -183,9 +187,13 @@ class StreamedCascade(Cascade):
             if depth in depths:
                 yield depth, imbalance.attached(self._read_out(x_BQD, tokens_BT.shape[1]))
 
-    def fresh_slice(self, tokens_BT: Tensor, segment: int) -> Tensor:
-        """The segment's slice of every running stream's table, rows token-major: [..., n T, slice] of tokens [..., T]."""
-        return torch.stack([table[segment](tokens_BT) for table in self.running_tables], dim=-2).flatten(-3, -2)
+    def fresh_slice(self, tokens_BT: Tensor, segment: int, n_rows: int | None = None) -> Tensor:
+        """The segment's slice of every running stream's table, rows token-major: [..., n T, slice] of tokens [..., T].
+
+        Where only the last stream's T rows are left, of its table alone.
+        """
+        tables = self.running_tables if n_rows != tokens_BT.shape[-1] else self.running_tables[-1:]
+        return torch.stack([table[segment](tokens_BT) for table in tables], dim=-2).flatten(-3, -2)
 
     def _rotaries(self, tokens_BT: Tensor) -> tuple[Rotary, Rotary]:
         """Angles of all rows, their positions counted in rows and in tokens."""
@@ -197,22 +205,21 @@ class StreamedCascade(Cascade):
         """How block `depth` works on the rows of the running streams, in a pass that goes no deeper than `deepest`."""
         streams, n = self.streams, self._n
         kind = streams.layers[depth - 1]
+        mixing = streams.mixing_depth(deepest) if self._skips() else deepest + 1
         counts_tokens = streams.rope_rule == "logical" or (streams.rope_rule == "by_layer" and kind == "intra")
         if n == 1 and kind == "cross_full":
             kind = "intra"  # the same, with one stream
         first, last = slice(0, None, n), slice(n - 1, None, n)
-        is_last_only = self._is_last_only(depth, deepest)
+        entering, asking = last if depth > mixing else EVERY_ROW, last if depth >= mixing else EVERY_ROW
         read = EVERY_ROW
         if kind == "intra" and n > 1:
-            read = first if streams.kv == "shared" else last if is_last_only else EVERY_ROW
+            read = first if streams.kv == "shared" else asking
         window = _window(streams, n) if kind == "cross_local" else None
-        return BlockRule(kind, last if is_last_only else EVERY_ROW, read, counts_tokens, window)
+        return BlockRule(kind, entering, asking, read, counts_tokens, window)
 
-    def _is_last_only(self, depth: int, deepest: int) -> bool:
-        """Whether streams 1..n-1 after this block reach no prediction."""
-        if self._n == 1 or self._reads_all or self.streams.supervision == "sum" or not self.skips_streams:
-            return False
-        return depth == deepest or self.streams.mirror_source(depth) is not None
+    def _skips(self) -> bool:
+        """Whether rows that reach no prediction are left out: those of the streams that do not predict, after the last mixing."""
+        return self.skips_streams and self._n > 1 and not self._reads_all and self.streams.supervision != "sum"
 
     def _read_out(self, x_BQD: Tensor, n_tokens: int) -> Tensor:
         """The rows that predict: the last stream's, the sum of a token's streams, or all.

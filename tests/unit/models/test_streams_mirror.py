@@ -1,4 +1,4 @@
-"""Streams that reach no prediction are not computed, and nothing changes by it: KV-Mirror and the deepest block."""
+"""Streams that reach no prediction are not computed, and nothing changes by it: KV-Mirror, and blocks after the last mixing."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "intra mirrored": {"model": {"segments": DENSE}, "layers": (*KINDS[:3], "intra", "intra", "intra"), "n_mirrored": 3},
     "shared": {"model": {"segments": DENSE}, "layers": (*KINDS[:3], "intra", "intra", "intra"), "n_mirrored": 3, "kv": "shared"},
     "no mirror": {"model": {"segments": CASCADE}, "layers": KINDS},
+    "junction past mixing": {"model": {"segments": CASCADE, "junction_norm": True}, "layers": ("cross_full", *("intra",) * 5)},
+    "never mixed": {"model": {"segments": CASCADE}, "layers": ("intra",) * 6},
+    "every stream predicts": {"model": {"segments": CASCADE}, "layers": KINDS, "supervision": "sum"},
 }  # fmt: skip
 
 
@@ -55,19 +58,33 @@ def test_skipping_changes_neither_logits_nor_gradients(name: str, depth: int) ->
 def test_mirrored_model_equals_the_dense_reference(name: str) -> None:
     model, tokens = _model(name), toy_tokens(2, 9)
     for depth in range(1, 7):
-        expected = reference_logits(model.state_dict(), model.settings, tokens, depth, 3)
+        reads = "sum" if model.streams.supervision == "sum" else "last"
+        expected = reference_logits(model.state_dict(), model.settings, tokens, depth, 3, reads)
         torch.testing.assert_close(model(tokens, depth), expected, atol=TOLERANCE, rtol=0)
 
 
-def test_a_mirrored_block_runs_for_the_last_stream_alone() -> None:
-    model, rows = _model("dense"), list[int]()
+@pytest.mark.parametrize(
+    ("name", "depth", "counted"),
+    [
+        ("dense", 6, "331111"),
+        ("dense", 3, "311"),
+        ("no mirror", 6, "333311"),
+        ("no mirror", 4, "3331"),
+        ("no mirror", 1, "1"),
+        ("shared", 3, "331"),
+        ("shared", 5, "33111"),
+        ("junction past mixing", 6, "111111"),
+        ("never mixed", 4, "1111"),
+        ("every stream predicts", 6, "333333"),
+    ],
+)
+def test_streams_that_do_not_predict_end_where_the_last_one_stops_reading_them(name: str, depth: int, counted: str) -> None:
+    """Rows a token that go through each block, of three streams."""
+    model, rows = _model(name), list[int]()
     for block in model.blocks:
-        block.ffn.register_forward_hook(lambda module, inputs, output: rows.append(output.shape[1]))
-    model(toy_tokens(2, 9), 6)
-    assert rows == [27, 27, 27, 9, 9, 9]
-    rows.clear()
-    model(toy_tokens(2, 9), 3)
-    assert rows == [27, 27, 9]
+        block.ffn.register_forward_hook(lambda module, inputs, output: rows.append(output.shape[1] // 9))
+    model(toy_tokens(2, 9), depth)
+    assert "".join(map(str, rows)) == counted
 
 
 def test_every_depth_of_a_mirrored_model_comes_from_one_trunk_pass() -> None:

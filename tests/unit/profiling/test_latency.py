@@ -118,7 +118,7 @@ def test_every_number_of_streams_that_the_model_is_trained_for_gets_cells() -> N
     assert len(taken) == n_turns(model, grid) == 5 * (8 + 3)
     for cell in (cells[4], cells[9]):
         n = cell.n_streams
-        rows = {1: (1, 1, 1, 1, 1), 4: (4, 4, 4, 4, 1)}[n]  # the last block is intra, and only the last stream runs it
+        rows = {1: (1, 1, 1, 1, 1), 4: (4, 4, 1, 1, 1)}[n]  # after block 2 none looks across streams
         assert cell.kv_bytes == 4 * 2 * 6 * 2 * sum(r * d for r, d in zip(rows, (16, 16, 24, 24, 32), strict=True))
         assert cell.weight_bytes == 4 * prefix_parameters(model.settings.serving(n), VOCAB, 5)
 

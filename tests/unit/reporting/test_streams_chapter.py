@@ -138,14 +138,14 @@ def test_costs_are_relative_to_the_arm_without_streams(tmp_path: Path) -> None:
 
 
 def test_a_cache_is_that_of_serving_where_every_stream_was_trained_to_predict(tmp_path: Path) -> None:
-    """Of the last block, within streams here, only the last stream is kept then."""
+    """Of the blocks after the last that looks across streams, two here, only the last stream is kept then."""
     within = {**TWO["streams"], "layers": [*LAYERS[:15], "intra"]}
     last, every, total = ({**TWO, "streams": {**within, "supervision": one}} for one in ("last", "all", "sum"))
     arms = {"tlm-uniform": ToyArm(UNIFORM, SMOOTH)} | {
         name: ToyArm(one, SMOOTH, n_streams=2) for name, one in (("last", last), ("every", every), ("total", total))
     }
     table = {row[0]: row[-1] for row in _tables_of(arms, tmp_path)["Cost of streams"].rows}
-    assert table["last"] == table["every"] == f"{2 - 80 / (8 * 48 + 4 * 64 + 4 * 80):.2f}"
+    assert table["last"] == table["every"] == f"{2 - 2 * 80 / (8 * 48 + 4 * 64 + 4 * 80):.2f}"
     assert table["total"] == "2.00"
 
 
