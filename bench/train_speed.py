@@ -3,14 +3,15 @@
 Same shape, same weights at the start, same batch; the losses of the first step have to agree, or nothing is measured. Each side
 takes whole optimizer steps as its users would: loss, backward, clipping, AdamW; ours multiplies in oneDNN where that pays, as a
 training worker does. Single thread, float32. Two shapes: a width where matrix products are most of a step, and the widths of the
-quick scale, where overhead counts. The note says what share of our step the same matrix products and attention take by themselves:
-nothing that computes this step can be faster than they are.
+quick scale, where overhead counts, and where blocks are also compiled (`runtime.compile`), which takes a C++ compiler. The note says what share of our step the same matrix products and attention take by themselves: nothing that computes this step can
+be faster than they are.
 
     python -m bench.train_speed [--size full]
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from components.data.stream import Batch
 from components.models.onednn import onednn_products
 from components.objectives.base import build_objective
 from components.objectives.twin import Settings as Twin
+from components.training.compiled import compile_blocks
 from components.training.step import TrainState, train_step
 
 
@@ -39,9 +41,11 @@ class Shape(NamedTuple):
     seq_len: int
 
 
-CASES: dict[str, tuple[Shape, Goal]] = {
-    "train tokens/s, width 256": (Shape(6, 256, 64, 4096, 2, 256), at_least(1.0)),
-    "train tokens/s, quick widths": (Shape(16, 80, 16, 1024, 8, 128), at_least(1.5)),
+WIDE, QUICK = Shape(6, 256, 64, 4096, 2, 256), Shape(16, 80, 16, 1024, 8, 128)
+CASES: dict[str, tuple[Shape, Goal, bool]] = {
+    "train tokens/s, width 256": (WIDE, at_least(1.0), False),
+    "train tokens/s, quick widths": (QUICK, at_least(1.5), False),
+    "train tokens/s, quick widths, compiled": (QUICK, at_least(1.5), True),
 }
 SMOKE = Shape(2, 32, 16, 64, 2, 16)
 ROUNDS = {"smoke": 1, "short": 3, "full": 9}
@@ -51,9 +55,12 @@ def rows(size: Size) -> list[Row]:
     """Our tokens per second over the peer's, for each shape."""
     torch.set_num_threads(1)
     found = []
-    for measure, (shape, goal) in CASES.items():
+    for measure, (shape, goal, compiles) in CASES.items():
+        if compiles and shutil.which("g++") is None:
+            found.append(Row(1, measure, "transformers + torch AdamW", goal, None, "needs g++"))
+            continue
         shape = SMOKE if size == "smoke" else shape
-        ours, theirs = sides(shape)
+        ours, theirs = sides(shape, compiles)
         seconds = take_turns({"ours": ours, "theirs": theirs, "floor": floor(shape)}, ROUNDS[size])
         of = {side: quotients(seconds[side], seconds["ours"]) for side in ("theirs", "floor")}
         note = f"its products and attention alone take {of['floor'].median:.2f} of our step"
@@ -61,8 +68,8 @@ def rows(size: Size) -> list[Row]:
     return found
 
 
-def sides(shape: Shape) -> tuple[Callable[[], object], Callable[[], object]]:
-    """One optimizer step of each side.
+def sides(shape: Shape, compiles: bool = False) -> tuple[Callable[[], object], Callable[[], object]]:
+    """One optimizer step of each side, of ours with compiled blocks if asked.
 
     Raises:
         RuntimeError: the two do not compute the same loss.
@@ -72,6 +79,8 @@ def sides(shape: Shape) -> tuple[Callable[[], object], Callable[[], object]]:
     network = objective.new_model()
     network.init_weights(0)
     llama = llama_of(network, shape.seq_len).train()
+    if compiles:
+        compile_blocks(network)
     state = TrainState.fresh(network, training)
     random = np.random.default_rng(0)
     tokens = random.integers(0, shape.vocab_size, (shape.rows, shape.seq_len + 1))
@@ -81,7 +90,8 @@ def sides(shape: Shape) -> tuple[Callable[[], object], Callable[[], object]]:
     optimizer = torch.optim.AdamW(llama.parameters(), lr=training.lr, betas=betas, weight_decay=training.weight_decay)
     with torch.no_grad():
         theirs = float(llama(input_ids=inputs, labels=labels, shift_labels=labels).loss)
-    ours = train_step(state, batch, objective, training, shape.rows, eos_id=0)["loss"]
+    with onednn_products():  # as below, so that compiled blocks are made for it
+        ours = train_step(state, batch, objective, training, shape.rows, eos_id=0)["loss"]
     if abs(ours - theirs) > 1e-4 * theirs:
         raise RuntimeError(f"the two do not compute the same loss: {ours} and {theirs}")
 

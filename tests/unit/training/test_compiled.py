@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch._dynamo
 
+from components.models import onednn
 from components.models.cascade import Cascade
 from components.training.compiled import MOST_GRAPHS, compile_blocks
 from components.training.run import run_training
@@ -91,3 +92,29 @@ def test_a_compiled_run_ends_where_the_plain_one_does(tmp_path: Path) -> None:
     assert n_graphs() == N_SHAPES
     assert ends[0] == pytest.approx(ends[1], rel=1e-5)
     assert len(ends[0]) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiles C++")
+def test_products_in_onednn_are_not_copied_by_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import lowering
+    from torch._inductor.utils import run_and_get_code
+
+    product = torch.ops.aten.mm.default
+    monkeypatch.setitem(lowering.lowerings, product, lowering.lowerings[product])  # as it was, after this test
+    monkeypatch.setattr(onednn, "pays", lambda: True)
+    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)  # or code of another test might come back
+    model, compiled, tokens = toy_cascade(), toy_cascade(), toy_tokens()
+    compile_blocks(compiled)
+
+    def backward() -> torch.Tensor:
+        logits = compiled(tokens, 1)
+        logits.square().mean().backward()
+        return logits
+
+    logits, codes = run_and_get_code(backward)
+    torch.testing.assert_close(logits, model(tokens, 1), atol=1e-12, rtol=0)  # float64
+    assert codes
+    for code in codes:
+        assert "aten.mm.default(" in code
+        assert "extern_kernels.mm(" not in code
