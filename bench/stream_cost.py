@@ -3,8 +3,9 @@
 One optimizer step of the full-depth loss on a dense model of one width, per layout: `default` (every seventh block looks across
 streams, the middle one of each seven, as in the studies of `scales/`), `last` (the last one of each seven: all streams then run to
 the end), `mirror` (that with KV-Mirror), `local` (the middle blocks see a window of 256 rows), `all-cross` (as in the public 8B
-checkpoints). All variants take turns, round by round, so that a busy machine slows all alike. Printed per variant: time ratio to n = 1 (median and spread over rounds), FLOP ratio by the formulas, the ratio of bytes that autograd keeps
-for the backward pass (on a GPU: of peak memory), and bytes of the key-value cache per token (bfloat16).
+checkpoints). All variants take turns, round by round, so that a busy machine slows all alike. Printed per variant: time ratio to n
+= 1 (median and spread over rounds), FLOP ratio by the formulas, the ratio of bytes that autograd keeps for the backward pass (on a
+GPU: of peak memory), and bytes of the key-value cache per token (bfloat16).
 
     python -m bench.stream_cost [--length 512] [--rounds 5] [--device cuda]
 """

@@ -3,8 +3,9 @@
 Same shape, same weights at the start, same batch; the losses of the first step have to agree, or nothing is measured. Each side
 takes whole optimizer steps as its users would: loss, backward, clipping, AdamW; ours multiplies in oneDNN where that pays, as a
 training worker does. Single thread, float32. Two shapes: a width where matrix products are most of a step, and the widths of the
-quick scale, where overhead counts, and where blocks are also compiled (`runtime.compile`), which takes a C++ compiler. The note says what share of our step the same matrix products and attention take by themselves: nothing that computes this step can
-be faster than they are.
+quick scale, where overhead counts, and where blocks are also compiled (`runtime.compile`), which takes a C++ compiler. The note
+says what share of our step the same matrix products and attention take by themselves: nothing that computes this step can be
+faster than they are.
 
     python -m bench.train_speed [--size full]
 """
