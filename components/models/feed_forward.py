@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class SwiGLU(nn.Module):
-    """down(silu(gate(x)) * up(x)); gate and up are one matrix."""
+    """down(silu(gate(x)) * up(x)); gate and up are halves of one matrix."""
 
     def __init__(self, d_model: int, d_inner: int) -> None:
         super().__init__()
@@ -18,6 +18,6 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(d_inner, d_model, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        gate_BTF, up_BTF = self.gate_up(x_BTD).chunk(2, dim=-1)
+        gate_BTF, up_BTF = (F.linear(x_BTD, part_FD) for part_FD in self.gate_up.weight.chunk(2))  # contiguous both
         out: Tensor = self.down(F.silu(gate_BTF) * up_BTF)
         return out
