@@ -37,6 +37,7 @@ class ExpansionResolver:
         self._file, self._arms, self._taken = file, arms, taken
         self._validate, self._type_objective = validate, type_objective
         self.expansions: dict[str, Arm] = {}
+        self._broken: set[str] = set()  # expansions that had problems
         self.problems: list[Problem] = []
 
     def resolve(self) -> tuple[dict[str, Arm], dict[str, Arm]]:
@@ -44,6 +45,8 @@ class ExpansionResolver:
         for name, expansion in self._file.expansions.items():
             if self._is_new(f"expansions.{name}", name, self._taken) and (arm := self._expansion(name, expansion)):
                 self.expansions[name] = arm
+            else:
+                self._broken.add(name)
         taken = self._taken | set(self._file.expansions)
         controls: dict[str, Arm] = {}
         for name, control in self._file.controls.items():
@@ -53,7 +56,8 @@ class ExpansionResolver:
 
     def _expansion(self, name: str, block: ExpansionBlock) -> Arm | None:
         at, known = f"expansions.{name}", {**self._arms, **self.expansions}
-        base = self._find(f"{at}.base", block.base, known, "an arm, a backbone or an earlier expansion")
+        told = {*self._file.arms, *self._file.backbones, *self._broken}
+        base = self._find(f"{at}.base", block.base, known, told, "an arm, a backbone or an earlier expansion")
         if base is None:
             return None
         if block.streams is None and block.objective is None:
@@ -86,8 +90,8 @@ class ExpansionResolver:
 
     def _control(self, name: str, block: ControlBlock) -> Arm | None:
         at = f"controls.{name}"
-        base = self._find(f"{at}.base", block.base, self._arms, "an arm or a backbone")
-        of = self._find(f"{at}.of", block.of, self.expansions, "an expansion")
+        base = self._find(f"{at}.base", block.base, self._arms, {*self._file.arms, *self._file.backbones}, "an arm or a backbone")
+        of = self._find(f"{at}.of", block.of, self.expansions, self._broken, "an expansion")
         if base is None or of is None:
             return None
         lineage = self._lineage(of)
@@ -170,10 +174,11 @@ class ExpansionResolver:
         )
         return float(objective.expected_flops(self._file.data.seq_len))
 
-    def _find(self, key: str, name: str, known: Mapping[str, Arm], what: str) -> Arm | None:
+    def _find(self, key: str, name: str, known: Mapping[str, Arm], told: set[str], what: str) -> Arm | None:
+        """The model of that name; one that is absent is told, unless what is wrong with it has been `told`."""
         if name in known:
             return known[name]
-        if name not in {*self._file.arms, *self._file.backbones, *self._file.expansions} or what == "an expansion":
+        if name not in told:
             remedy = suggest(name, known) or f"choose from {', '.join(known)}"
             self.problems.append(Problem(key, name, f"must be {what}", remedy))
         return None

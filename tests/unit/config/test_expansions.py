@@ -141,6 +141,28 @@ def test_mistakes_of_controls_are_named(tmp_path: Path) -> None:
     assert "controls.hd-n2: is also the name of another model" in message
 
 
+def test_an_expansion_comes_after_its_base(tmp_path: Path) -> None:
+    for expansions, broken in (({"four": FOUR, "hd-n2": TWO}, "four"), ({"hd-n2": {**TWO, "base": "hd-n2"}}, "hd-n2")):
+        rule = rf"expansions\.{broken}\.base: must be an arm, a backbone or an earlier expansion \(got 'hd-n2'\)"
+        with pytest.raises(ConfigError, match=rule):
+            _load(tmp_path, expansions)
+
+
+def test_a_control_does_not_start_from_an_expansion(tmp_path: Path) -> None:
+    controls = {"hd-c": {"base": "hd-n2", "of": "hd-n2", "equal": "tokens"}}
+    with pytest.raises(ConfigError, match=r"controls\.hd-c\.base: must be an arm or a backbone \(got 'hd-n2'\)"):
+        _load(tmp_path, {"hd-n2": TWO}, controls)
+
+
+def test_what_stands_on_a_mistake_adds_no_mistake_of_its_own(tmp_path: Path) -> None:
+    control = {"base": "tlm-uniform", "of": "hd-n2", "equal": "tokens"}
+    with pytest.raises(ConfigError) as caught:
+        _load(tmp_path, {"hd-n2": {**TWO, "training": {"steps": 3}}, "hd-n4": FOUR}, {"hd-c": control})
+    assert "expansions.hd-n2.training.warmup_steps" in str(caught.value)
+    assert "hd-n4" not in str(caught.value)
+    assert "hd-c" not in str(caught.value)
+
+
 def test_streams_of_an_arm_from_scratch_are_refused(tmp_path: Path) -> None:
     arms = dict(read_yaml(ROOT / "scales" / "tiny.yaml"))["arms"]
     arms["tlm-uniform"] = {**arms["tlm-uniform"], "model": {"streams": TWO["streams"]}}
