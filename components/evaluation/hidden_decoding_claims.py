@@ -8,6 +8,7 @@ is one over the base trained further without streams, never over the base itself
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 from components.evaluation.findings import (
@@ -155,6 +156,10 @@ def _mirror_saves(bench: Bench, expansions: Arms) -> Judgement:
     loss = _full(bench, mirrored, plain)[1]
     if ratios is None:
         return Judgement("inconclusive", f"{mirrored.name}: no cost recorded in one unit; {loss}")
+    if math.isclose(ratios[1], 1.0):
+        return Judgement(
+            "not run", f"no block that looks across streams is mirrored: {mirrored.name} runs the rows of {plain.name}"
+        )
     n_mirrored = (mirrored.streams or {})["n_mirrored"]
     text = f"{n_mirrored} of {mirrored.n_blocks} blocks mirrored: {ratios[0] - 1:+.1%} in {mirrored.cost_unit}"
     return agreed([ratio < 1.0 for ratio in ratios], f"{text}, {ratios[1] - 1:+.1%} in FLOPs; {loss}")

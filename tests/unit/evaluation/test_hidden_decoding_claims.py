@@ -159,6 +159,7 @@ def test_mirror_saves_when_time_and_flops_fall() -> None:
     assert saving.verdict == "reproduced"
     assert "-20.0% in core-hours, -10.0% in FLOPs" in saving.evidence
     assert judged("KV-Mirror", plain, expansion("mirror", 2.9, n_mirrored=2, device_hours=1.2, flops=0.9)).verdict == "inconclusive"
+    assert judged("KV-Mirror", plain, expansion("mirror", 2.9, n_mirrored=2, device_hours=0.8)).verdict == "not run"  # same rows
 
 
 def test_decoding_is_judged_at_batch_one_and_needs_profiles() -> None:
