@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from components.config.schema import Arm
 from components.config.streams import Streams
 
 
 def layout_text(streams: Streams | None) -> str:
-    """`3 of 16 cross_full, 2 mirrored`; `no streams` without."""
+    """`3 of 16 cross_full at 4/9/14, 2 mirrored`; `no streams` without."""
     if streams is None:
         return "no streams"
     parts = [layers_text(streams)]
@@ -21,10 +19,13 @@ def layout_text(streams: Streams | None) -> str:
 
 
 def layers_text(streams: Streams) -> str:
-    """`3 of 16 cross_full`, `2 of 16 cross_local (32 tokens)`."""
+    """`3 of 16 cross_full at 4/9/14`, `16 of 16 cross_full`, `2 of 16 cross_local (32 tokens) at 8/16`."""
     window = "" if streams.local is None else f" ({streams.local.size} {streams.local.unit})"
-    across = Counter(kind for kind in streams.layers if kind != "intra")
-    named = [f"{count} of {len(streams.layers)} {kind}{window if kind == 'cross_local' else ''}" for kind, count in across.items()]
+    named = []
+    for kind in dict.fromkeys(kind for kind in streams.layers if kind != "intra"):
+        depths = [depth for depth, other in enumerate(streams.layers, start=1) if other == kind]
+        where = "" if len(depths) == len(streams.layers) else f" at {'/'.join(map(str, depths))}"
+        named.append(f"{len(depths)} of {len(streams.layers)} {kind}{window if kind == 'cross_local' else ''}{where}")
     return ", ".join(named) or "all intra"
 
 

@@ -14,7 +14,7 @@ def test_only_what_the_study_uses_is_stated() -> None:
     assert "Expansion:" in one
     assert "Controls:" not in one
     assert "KV-Mirror" not in one
-    assert "1 of 4 cross_full, positions by_layer" in one
+    assert "1 of 4 cross_full at 2, positions by_layer" in one
     assert hidden_decoding_choices(load_study(ROOT / "scales" / "proxy-200m.yaml")) == []
 
 

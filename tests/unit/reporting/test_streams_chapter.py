@@ -129,7 +129,7 @@ def test_costs_are_relative_to_the_arm_without_streams(tmp_path: Path) -> None:
     table = _tables(tmp_path)["Cost of streams"]
     base, two, _ = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
     assert (base["model"], base["blocks across streams"]) == ("tlm-uniform", "no streams")
-    assert (two["model"], two["n"], two["blocks across streams"]) == ("hd-n2", "2", "8 of 16 cross_full")
+    assert (two["model"], two["n"], two["blocks across streams"]) == ("hd-n2", "2", "8 of 16 cross_full at 2/4/6/8/10/12/14/16")
     assert (base["forward FLOPs"], two["forward FLOPs"]) == ("1.00", "2.00")
     # every block keeps two rows a token; the last one too, for it looks across streams
     assert (base["KV"], two["KV"]) == ("1.00", "2.00")
@@ -153,17 +153,19 @@ def test_layouts_and_ablations_are_named_by_what_they_do() -> None:
     models = load_study(ROOT / "scales" / "hidden-decoding.yaml").models
     layouts = {name: layout_text(models[name].model.streams) for name in ("hd-n1", "hd-n2", "hd-n2-local", "hd-n2-mirror")}
     assert list(layouts.values()) == [
-        "no streams", "3 of 16 cross_full", "3 of 16 cross_local (32 tokens)", "3 of 16 cross_full, 2 mirrored",
+        "no streams", "3 of 16 cross_full at 4/9/14", "3 of 16 cross_local (32 tokens) at 4/9/14",
+        "3 of 16 cross_full at 4/10/16, 2 mirrored",
     ]  # fmt: skip
     changes = {name: changes_text(models[name], models["hd-n2"]) for name in models if name.startswith("hd-n2-")}
     assert changes == {
         "hd-n2-all": "supervision all",
         "hd-n2-sum": "supervision sum",
         "hd-n2-shared-kv": "kv shared",
-        "hd-n2-mirror": "n_mirrored 2",
         "hd-n2-fresh": "optimizer fresh",
-        "hd-n2-one-cross": "layers 1 of 16 cross_full",
-        "hd-n2-local": "layers 3 of 16 cross_local (32 tokens)",
+        "hd-n2-one-cross": "layers 1 of 16 cross_full at 4",
+        "hd-n2-cross-last": "layers 3 of 16 cross_full at 4/10/16",
+        "hd-n2-mirror": "layers 3 of 16 cross_full at 4/10/16, n_mirrored 2",
+        "hd-n2-local": "layers 3 of 16 cross_local (32 tokens) at 4/9/14",
         "hd-n2-dense-physical": "layers 16 of 16 cross_full, rope_rule physical",
     }
     assert changes_text(models["hd-n4-block"], models["hd-n4"]) == "replication block"
