@@ -177,7 +177,8 @@ class Imbalance:
     """Collects the auxiliary losses of the blocks that a pass runs, for the read-outs along the way.
 
     Every loss that reads out depth k brings the gradient of the sum over blocks 1..k once, whatever its own weight: so joint and
-    separate passes of several read-outs add up to the same.
+    separate passes of several read-outs add up to the same. Not with streams: a pass to a shallower depth alone runs fewer rows,
+    and balances those.
     """
 
     def __init__(self) -> None:

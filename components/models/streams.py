@@ -170,10 +170,11 @@ class StreamedCascade(Cascade):
         by_row, by_token = self._rotaries(tokens_BT)
         contexts: dict[int, Tensor] = {}
         sources = {source for depth in range(1, deepest + 1) if (source := self.streams.mirror_source(depth)) is not None}
-        x_BQD: Tensor | None = None
+        takes_all = self.rule(1, deepest).entering == EVERY_ROW  # else tables that nothing reads get no gradient, not one of zero
+        x_BQD = self.fresh_slice(tokens_BT, 0, None if takes_all else tokens_BT.shape[1])
         imbalance = Imbalance()
         for depth in range(1, deepest + 1):
-            x_BQD = self.enter(x_BQD, tokens_BT, depth)
+            x_BQD = x_BQD if depth == 1 else self.enter(x_BQD, tokens_BT, depth)
             block = cast(StreamBlock, self.blocks[depth - 1])
             if depth in sources:
                 contexts[depth] = block.attention_norm(x_BQD)

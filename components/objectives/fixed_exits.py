@@ -3,7 +3,7 @@
 Loss of a step: the sum over exits of (1 - a) * cross-entropy + a * soft cross-entropy to the full model (which gets no gradient
 from it). At the full exit itself the soft term has no gradient, so that exit is trained with plain cross-entropy.
 
-How the backward is done changes the cost, never the gradient:
+How the backward is done changes the cost, never the gradient (but for a balance loss of experts with streams, see `Imbalance`):
 - joint: one shared forward, one backward of the sum;
 - per_exit: one shared forward, one backward per exit (the trunk below is walked again for each);
 - separate: one forward and backward per exit.

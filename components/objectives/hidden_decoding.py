@@ -67,7 +67,7 @@ class Settings(ObjectiveSettings):
             return [("base", self.base, rule, "choose another base")]
         streams = model.streams
         if streams is not None and streams.n_streams > 1 and set(streams.layers) == {"intra"}:
-            rule = "all intra: the last stream would never see the others, this is the base model"
+            rule = "all intra: no block looks across streams, so that more of them gain nothing"
             return [("streams.layers", "intra", rule, "make at least one block cross_full or cross_local")]
         return []
 

@@ -155,6 +155,14 @@ def test_gradients_reach_every_table_through_a_cross_layer_and_else_only_the_las
     assert reached(("intra",) * 5) == ([False, False, False, True] if kv == "separate" else [True, False, False, True])
 
 
+def test_a_pass_that_ends_before_streams_mix_leaves_the_other_tables_without_gradient() -> None:
+    model = toy_streamed(layers=("intra", "intra", "cross_full", "intra", "intra"), n_streams=3)
+    model(toy_tokens(), 2).square().sum().backward()
+    *others, last = [model.embeddings, *model.stream_embeddings]
+    assert all(slice_.weight.grad is None for table in others for slice_ in table)  # a zero would let momentum move them
+    assert bool(last[0].weight.grad.any())
+
+
 def test_documents_keep_to_themselves_in_every_kind_of_layer() -> None:
     model, tokens = toy_streamed(model={"document_attention": "block_diagonal"}), toy_tokens(1, 14)
     numbers = torch.tensor([[0] * 6 + [1] * 8])
