@@ -56,6 +56,11 @@ class ArmEvidence:
         return int(self.samples.shape[1])
 
     @property
+    def shape(self) -> tuple[int, tuple[int, ...]]:
+        """Depth and exits: arms that have both in common are alike at every depth."""
+        return self.n_blocks, self.exits
+
+    @property
     def ordered(self) -> FloatArray:
         """The samples with `UNUSABLE_NATS` where an NLL is not finite."""
         return np.where(np.isfinite(self.samples), self.samples, UNUSABLE_NATS)
@@ -68,10 +73,12 @@ class Role:
     Attributes:
         title: how the report calls it when no arm plays it.
         is_played_by: of an objective's settings.
+        has_any_shape: whether an arm of any shape plays it beside another role; else only one of that role's first arm's shape.
     """
 
     title: str
     is_played_by: Callable[[Mapping[str, Any]], bool]
+    has_any_shape: bool = False
 
 
 @dataclass(frozen=True)
@@ -208,9 +215,20 @@ def _finding(claim: Claim, arms: Sequence[ArmEvidence], confidence: float) -> Fi
     if absent:
         judgement = Judgement("not run", f"no results of: {', '.join(absent)}")
     else:
-        judgement = claim.judge(Bench(confidence), *cast)
-        judgement = Judgement(judgement.verdict, judgement.evidence + _not_finite_note([arm for found in cast for arm in found]))
+        judgement = _judged(claim, cast, Bench(confidence))
     return Finding(claim.statement, claim.paper, claim.rule, judgement.verdict, judgement.evidence)
+
+
+def _judged(claim: Claim, cast: Sequence[tuple[ArmEvidence, ...]], bench: Bench) -> Judgement:
+    """The judgement of the arms that compare, and the names of those that do not."""
+    lead, beside = cast[0][0], zip(claim.roles[1:], cast[1:], strict=True)
+    odd = [arm.name for role, found in beside if not role.has_any_shape for arm in found if arm.shape != lead.shape]
+    alike = [tuple(arm for arm in found if arm.name not in odd) for found in cast]
+    if not all(alike):
+        return Judgement("not run", f"no results of the shape of {lead.name}; of another shape: {', '.join(odd)}")
+    judgement = claim.judge(bench, *alike)
+    note = f" (of another shape: {', '.join(odd)})" if odd else ""
+    return replace(judgement, evidence=judgement.evidence + _not_finite_note([arm for found in alike for arm in found]) + note)
 
 
 def _not_finite_note(arms: Sequence[ArmEvidence]) -> str:

@@ -27,8 +27,8 @@ def _is_control(equal: str) -> Callable[[Mapping[str, Any]], bool]:
 
 
 EXPANSION = Role("an expansion to several streams", _is_expansion)
-EQUAL_TOKENS = Role("its base trained on as many tokens without streams", _is_control("tokens"))
-EQUAL_FLOPS = Role("its base trained with as many FLOPs without streams", _is_control("flops"))
+EQUAL_TOKENS = Role("its base trained on as many tokens without streams", _is_control("tokens"), has_any_shape=True)
+EQUAL_FLOPS = Role("its base trained with as many FLOPs without streams", _is_control("flops"), has_any_shape=True)
 
 
 def n_streams_of(arm: ArmEvidence) -> int:

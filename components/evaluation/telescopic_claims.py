@@ -50,7 +50,7 @@ EXIT_GRID = Role(EXIT_GRID_ARM.title, EXIT_GRID_ARM.is_it)
 NO_ANCHOR = Role("TLM, uniform sampler without anchor", telescopic_with("uniform", has_anchor=False))
 SUITE = Role("MLMS suite", is_suite)
 PAPER_SUITE = Role(SUITE_ARM.title, SUITE_ARM.is_it)
-TWIN = Role(TWIN_ARMS.title, TWIN_ARMS.is_it)
+TWIN = Role(TWIN_ARMS.title, TWIN_ARMS.is_it, has_any_shape=True)
 HEAD_REPAIR = Role(
     "head-only repair of an MLMS trunk",
     lambda objective: objective.get("kind") == "repair" and objective.get("part") == "head",

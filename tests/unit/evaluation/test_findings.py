@@ -90,6 +90,30 @@ def test_a_claim_about_suites_has_to_hold_for_every_suite() -> None:
     assert "mlms-norm: " in finding.evidence
 
 
+@pytest.mark.parametrize(
+    ("n_blocks", "exits"), [(8, (3, 5, 8)), (4, (2, 4)), (1, (1,)), (6, (2, 6))], ids=["deeper", "shallower", "one", "other exits"]
+)
+def test_arms_of_another_shape_than_the_uniform_arm_are_not_compared_with_it(n_blocks: int, exits: tuple[int, ...]) -> None:
+    uniform = make_arm("tlm", UNIFORM, SMOOTH)
+    others = {"mlms": SUITE, "log": LOG, "bare": BARE, "grid": GRID, "repair": REPAIR}
+    odd = [make_arm(name, settings, [3.0] * n_blocks, exits=exits) for name, settings in others.items()]
+    findings = [claim for claim in judge_claims(CLAIMS, [uniform, *odd], 0.95) if "another shape" in claim.evidence]
+    assert len(findings) == 10  # of 15: three are about one role alone, two about twins
+    assert {finding.verdict for finding in findings} == {"not run"}
+    assert judged("lower area", uniform, *odd).evidence == "no results of the shape of tlm; of another shape: mlms"
+    assert judged("Repairing only", uniform, *odd).evidence == "no results of the shape of tlm; of another shape: mlms, repair"
+    assert judged("worse than chance", uniform, *odd).evidence.startswith("mlms: ")
+
+
+def test_suites_of_the_uniform_arms_shape_are_judged_beside_one_of_another() -> None:
+    arms = make_arm("tlm", UNIFORM, SMOOTH), make_arm("mlms-deep", SUITE, [9.0] * 8), make_arm("mlms", SUITE, COLLAPSED)
+    for claim in ("lower area", "at the exits before the last"):
+        finding = judged(claim, *arms)
+        assert finding.verdict == "reproduced"
+        assert finding.evidence.startswith("mlms: ")
+        assert finding.evidence.endswith(" (of another shape: mlms-deep)")
+
+
 def test_areas_and_exits_of_tlm_against_mlms() -> None:
     arms = make_arm("tlm", UNIFORM, SMOOTH), make_arm("mlms", SUITE, COLLAPSED)
     assert judged("lower area", *arms).verdict == "reproduced"

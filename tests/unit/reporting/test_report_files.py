@@ -23,7 +23,7 @@ from components.reporting.render import render_markdown, split_verdict
 from components.reporting.sections import Section
 from components.reporting.tables import Table
 from components.reporting.write import headline_metrics, write_report
-from tests.unit.reporting.toy_results import ROOT, SMOOTH, UNIFORM, ToyArm, make_results, standard_arms
+from tests.unit.reporting.toy_results import ROOT, SMOOTH, SUITE, UNIFORM, ToyArm, make_results, standard_arms
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +178,14 @@ def test_a_whole_report_of_impossible_numbers_is_written(
         monkeypatch.setattr(f"components.reporting.sections.{name}", lambda _: [])
     page = write_report(request.getfixturevalue(fixture), tmp_path / "report").read_text()
     assert "<h2>Limits</h2>" in page
+
+
+def test_a_report_is_written_of_arms_with_segments_of_their_own(tmp_path: Path) -> None:
+    model = {"segments": [{"n_blocks": 8, "d_model": 48}, {"n_blocks": 12, "d_model": 64}]}
+    arms = {**standard_arms(), "mlms-deep": ToyArm(SUITE, [3.0] * 20, (8, 20), model=model)}
+    analysis = Analysis(load_results(make_results(tmp_path, arms), tmp_path / "artifacts"))
+    page = write_report(analysis, tmp_path / "report").read_text()
+    assert "(of another shape: mlms-deep)" in page
 
 
 def test_without_costs_and_histories_their_sections_say_so(tmp_path: Path) -> None:
