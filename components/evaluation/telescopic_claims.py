@@ -191,13 +191,14 @@ def _pays_a_small_price(bench: Bench, uniform: Arms, twins: Arms) -> Judgement:
 
 
 def _costs(paper: PaperArm, is_sum: bool = False) -> Callable[..., Judgement]:
-    """Judge of a cost relative to the uniform arm's; `is_sum` adds up one twin per exit."""
+    """Judge of a cost relative to the uniform arm's; `is_sum` adds up the first twin of each exit."""
 
     def judge(bench: Bench, uniform: Arms, others: Arms) -> Judgement:
         base = uniform[0]
-        if is_sum and {arm.n_blocks for arm in others} != set(base.exits):
+        first = {arm.n_blocks: arm for arm in reversed(others)}
+        if is_sum and not set(base.exits) <= set(first):
             return Judgement("not run", f"no results of: one twin for each of the {len(base.exits)} exits")
-        chosen = others if is_sum else others[:1]
+        chosen = [first[depth] for depth in base.exits] if is_sum else others[:1]
         names = " + ".join(arm.name for arm in chosen)
         hours, flops = [arm.device_hours for arm in chosen], [arm.flops for arm in chosen]
         if not base.device_hours or not base.flops or None in hours or None in flops:

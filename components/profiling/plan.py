@@ -59,11 +59,12 @@ def plan_study(study: Study) -> list[ArmPlan]:
 
 
 def twins_cost(study: Study) -> float | None:
-    """Cost of one twin for each exit, together, relative to the reference; None when the study lacks one."""
-    twins = {arm.model.n_blocks: arm for arm in study.arms.values() if is_twin(arm.objective.model_dump(mode="json"))}
-    if set(twins) != set(study.model.exits):
+    """Cost of the first twin of each exit, together, relative to the reference; None when the study lacks one."""
+    twins = [arm for arm in study.arms.values() if is_twin(arm.objective.model_dump(mode="json"))]
+    first = {arm.model.n_blocks: arm for arm in reversed(twins)}
+    if not set(study.model.exits) <= set(first):
         return None
-    return sum(_flops_per_token(arm, study) for arm in twins.values()) / _flops_per_token(_reference(study), study)
+    return sum(_flops_per_token(first[depth], study) for depth in study.model.exits) / _flops_per_token(_reference(study), study)
 
 
 def schedule_costs(study: Study) -> dict[str, float]:

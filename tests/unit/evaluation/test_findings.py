@@ -189,6 +189,9 @@ def test_cost_of_the_twins_is_their_sum_and_needs_one_for_each_exit() -> None:
     twins = [make_arm(f"twin-{n}", TWIN, SMOOTH[:n], hours=0.55, flops=0.55) for n in EXITS]
     assert judged("twins cost", uniform, *twins).verdict == "reproduced"
     assert judged("twins cost", uniform, *twins[1:]).verdict == "not run"
+    other_lr, other_depth = (make_arm(f"twin-{n}-again", TWIN, SMOOTH[:n], hours=0.55, flops=0.55) for n in (EXITS[-1], 4))
+    finding = judged("twins cost", uniform, *twins, other_lr, other_depth)
+    assert (finding.verdict, finding.evidence.split(" over ")[0]) == ("reproduced", "twin-3 + twin-5 + twin-6")
 
 
 def test_without_documents_only_estimates_are_told_and_nothing_is_decided() -> None:

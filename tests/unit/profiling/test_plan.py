@@ -80,6 +80,8 @@ def test_schedules_cost_what_their_passes_cost() -> None:
     assert schedule_costs(study) == pytest.approx(costs)
     twins = sum(trunk_flops(model.prefix(depth), depth, seq_len) + heads[depth] for depth in model.exits)
     assert twins_cost(study) == pytest.approx(3 * twins / uniform)
+    again = study.arms["twin-full"].model_copy(update={"model": model.model_copy(update={"ffn_ratio": 8})})
+    assert twins_cost(study.model_copy(update={"arms": {**study.arms, "again": again}})) == pytest.approx(3 * twins / uniform)
     assert schedule_costs(load_study(ROOT / "scales" / "tiny.yaml")) != {}
 
 
