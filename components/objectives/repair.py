@@ -9,6 +9,7 @@ Source:
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
@@ -38,6 +39,11 @@ class Settings(ObjectiveSettings):
     def problems(self, model: Model) -> list[tuple[str, object, str, str]]:
         if not self.depths:
             return [("base", self.base, "trains every depth: there is nothing to repair", "choose another base")]
+        segments = (range(start + 1, end + 1) for start, end in itertools.pairwise((0, *model.exits)))
+        untrained = [str(segment[-1]) for segment in segments if set(segment) <= set(self.depths)]
+        if self.part != "head" and untrained:
+            rule = f"keeps the read-out of a segment, and {self.base} never trained that of k = {', '.join(untrained)}"
+            return [("part", self.part, rule, "use head")]
         if self.part == "block" and model.document_attention == "block_diagonal":
             return [("part", self.part, "needs model.document_attention leak: the extra block sees the whole row", "use head")]
         return []

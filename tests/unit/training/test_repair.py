@@ -134,3 +134,20 @@ def test_an_arm_that_trains_every_depth_cannot_be_repaired() -> None:
     arm = toy_arm(telescopic("uniform"))
     (problem,) = repair_settings(arm, "toy", "head").problems(arm.model)
     assert "nothing to repair" in str(Problem(*problem))
+
+
+@pytest.mark.parametrize("part", ["norm", "affine", "head", "block"])
+@pytest.mark.parametrize(
+    ("objective", "untrained"),
+    [
+        ({"kind": "twin", "exit": 3}, "k = 2, 4"),  # not even stored: nothing before a head of zeros gets a gradient
+        ({"kind": "twin", "exit": 1}, None),
+        ({"kind": "layerdrop", "drop_probability": 0.2}, "k = 2, 4"),
+        (telescopic("exitgrid"), None),
+    ],
+)
+def test_a_read_out_that_was_never_trained_is_only_replaced(objective: dict[str, Any], untrained: str | None, part: str) -> None:
+    arm = toy_arm(objective)
+    found = repair_settings(arm, "toy", part).problems(arm.model)  # type: ignore[arg-type]
+    rule = f"keeps the read-out of a segment, and toy never trained that of {untrained}"
+    assert found == ([] if untrained is None or part == "head" else [("part", part, rule, "use head")])
