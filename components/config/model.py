@@ -50,6 +50,11 @@ class BlockShape(NamedTuple):
         return 3 * self.d_inner + (0 if self.experts is None else self.experts.n_experts)
 
     @property
+    def dense(self) -> BlockShape:
+        """The same with a SwiGLU as wide as what one row goes through: what a repair adds beside a mixture."""
+        return self._replace(experts=None)
+
+    @property
     def is_grouped(self) -> bool:
         """Whether several query heads read one head of keys and values."""
         return self.n_kv_heads != self.n_heads

@@ -38,7 +38,7 @@ class Repaired(Cascade):
             return nn.Linear(shape.d_model, shape.d_model)
         if self.part == "head":
             return Exit(shape.d_model, self.vocab_size, eps)
-        return Block(shape._replace(experts=None))  # dense, as wide as what one row goes through
+        return Block(shape.dense)
 
     def start_repairs(self, seed: int) -> None:
         """Sets every repair to the raw read-out, from the exits as they are now; what that leaves open is drawn from `seed`."""
@@ -68,7 +68,7 @@ class Repaired(Cascade):
         if str(depth) in self.repairs and self.part == "affine":
             return d_model**2 + d_model, 2 * d_model**2
         if str(depth) in self.repairs and self.part == "block":
-            shape = self.settings.blocks[depth - 1]
+            shape = self.settings.blocks[depth - 1].dense
             return block_parameters(shape), block_flops(shape, seq_len)
         return 0, 0  # a norm or a head replaces the exit's
 

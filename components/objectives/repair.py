@@ -50,7 +50,7 @@ class Settings(ObjectiveSettings):
 
     def kept(self, model: Model) -> tuple[tuple[BlockShape, ...], int]:
         """One repair at a time; the frozen trunk keeps nothing but the streams that are read out."""
-        shapes = [model.blocks[depth - 1]._replace(experts=None) for depth in self.depths]
+        shapes = [model.blocks[depth - 1].dense for depth in self.depths]
         blocks = (max(shapes, key=lambda shape: shape.d_model),) if self.part == "block" else ()
         return blocks, sum(shape.d_model for shape in shapes)
 
@@ -103,7 +103,7 @@ class Objective(base.Objective):
 
     def parameter_counts(self) -> tuple[int, int]:
         model = self.model
-        shapes = [model.blocks[depth - 1] for depth in self._settings.depths]
+        shapes = [model.blocks[depth - 1].dense for depth in self._settings.depths]
         widths = [shape.d_model for shape in shapes]
         own = {
             "norm": sum(widths),
@@ -118,7 +118,7 @@ class Objective(base.Objective):
         # A frozen head still costs its backward to the hidden states, though not to its own weights.
         passes = 3 if self._settings.part == "head" else 2
         readouts = sum(passes * head_flops(model, self.vocab_size, depth) for depth in depths)
-        shapes = [model.blocks[depth - 1] for depth in depths]
+        shapes = [model.blocks[depth - 1].dense for depth in depths]
         own = {
             "norm": 0,
             "head": 0,

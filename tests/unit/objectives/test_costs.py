@@ -14,6 +14,7 @@ from components.models.cascade import Cascade
 from components.objectives.base import Objective, build_objective
 from components.objectives.repair import repair_settings
 from tests.toys import ROOT, VOCAB, telescopic, toy_arm, toy_objective, toy_token_batch, toy_training
+from tests.unit.models.test_experts import toy_experts
 
 MLMS = {"kind": "fixed_exits", "distill_weight": 0.0}
 
@@ -55,12 +56,22 @@ def test_a_step_multiplies_as_much_as_its_formula_says(settings: dict[str, Any],
 
 @pytest.mark.parametrize("part", ["norm", "affine", "head", "block"])
 def test_a_repair_multiplies_as_much_as_its_formula_says(part: str) -> None:
-    base = toy_arm({**MLMS, "backward": "joint"})
+    counted, formula = _repair_flops(part)
+    assert counted == formula
+
+
+def test_the_block_that_repairs_a_mixture_of_experts_multiplies_as_a_dense_one() -> None:
+    (counted, formula), (norm_counted, norm_formula) = (_repair_flops(part, experts=toy_experts()) for part in ("block", "norm"))
+    assert counted - norm_counted == formula - norm_formula  # the trunk's experts, which PyTorch does not count, are in both
+
+
+def _repair_flops(part: str, **changes: Any) -> tuple[float, int]:
+    base = toy_arm({**MLMS, "backward": "joint"}, **changes)
     settings = repair_settings(base, "base", part)  # type: ignore[arg-type]
     objective = build_objective(Arm(name="r", base="base", model=base.model, training=toy_training(), objective=settings), VOCAB, 0)
     model = objective.new_model()
     model.init_weights(0)
-    assert _multiplied(objective, model, 0) == _without_attention(objective, 0)
+    return _multiplied(objective, model, 0), _without_attention(objective, 0)
 
 
 @pytest.mark.parametrize(

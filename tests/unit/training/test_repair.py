@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from components.config.experts import Experts
 from components.config.problems import Problem
 from components.config.schema import Arm
 from components.models.files import load_model
@@ -16,6 +18,7 @@ from components.models.repaired import Repaired
 from components.objectives.repair import repair_settings
 from components.training.run import TrainingRun, run_training
 from tests.toys import telescopic, toy_arm, toy_run, toy_tokens, toy_training
+from tests.unit.models.test_experts import toy_experts
 
 MLMS = {"kind": "fixed_exits", "distill_weight": 0.0, "backward": "joint"}
 
@@ -111,20 +114,24 @@ def test_added_parameters_are_those_the_model_really_has() -> None:
     from components.models.sizes import prefix_parameters
     from tests.toys import VOCAB, toy_model
 
-    for part, replaced in (("norm", True), ("head", True), ("affine", False), ("block", False)):
-        model = Repaired(toy_model(), VOCAB, part, (1, 3))  # type: ignore[arg-type]
+    parts = (("norm", True), ("head", True), ("affine", False), ("block", False))
+    for (part, replaced), experts in itertools.product(parts, (None, toy_experts())):
+        model = Repaired(toy_model(experts=experts), VOCAB, part, (1, 3))  # type: ignore[arg-type]
         own = sum(p.numel() for p in model.repairs["3"].parameters())
         assert model.added_cost(3, 32)[0] == (0 if replaced else own)
         assert model.added_cost(4, 32) == (0, 0)
         assert prefix_parameters(model.settings, VOCAB, 3) > 0
 
 
+@pytest.mark.parametrize("experts", [None, toy_experts()], ids=["dense", "experts"])
 @pytest.mark.parametrize("part", ["norm", "affine", "head", "block"])
-def test_planned_parameters_are_those_that_the_model_has_and_trains(base: TrainingRun, part: str, tmp_path: Path) -> None:
+def test_planned_parameters_are_those_that_the_model_has_and_trains(part: str, experts: Experts | None) -> None:
     from components.objectives.base import build_objective
     from tests.toys import VOCAB
 
-    objective = build_objective(_repair_run(base, part, tmp_path).arm, VOCAB, 0)
+    base = toy_arm(MLMS, experts=experts)
+    settings = repair_settings(base, "base", part)  # type: ignore[arg-type]
+    objective = build_objective(base.model_copy(update={"objective": settings}), VOCAB, 0)
     model = objective.new_model()
     counts = sum(p.numel() for p in model.parameters()), sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert objective.parameter_counts() == counts
