@@ -70,7 +70,10 @@ class ExpansionResolver:
             inner = self._type_objective(block.objective, f"{at}.objective", self.problems)
         if model is None or training is None or inner is None:
             return None
-        broken = inner.problems(model)
+        broken, last = inner.problems(model), len(model.segments)
+        if not broken and inner.shape(model) != model:  # an exit of a twin
+            rule = f"must be the last one, {last}: all blocks of {base.name} are trained further"
+            broken = [("exit", inner.model_dump()["exit"], rule, f"write {last}")]
         self.problems += [Problem(f"{at}.objective.{key}", value, rule, remedy) for key, value, rule, remedy in broken]
         return None if broken else self._arm(name, at, base, model, training, inner, block, None)
 

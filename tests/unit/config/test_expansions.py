@@ -108,6 +108,7 @@ def _with(key: str, value: Any) -> dict[str, Any]:
         (_with("n_mirrored", -1), "streams.n_mirrored", "greater than or equal to 0"),
         (_with("sampled", [1, 4]), "streams.sampled", "must rise to n_streams = 2"),
         (_with("stream", 2), "streams.stream", "unknown key"),
+        ({**TWO, "objective": {"kind": "twin", "exit": 1}}, "objective.exit", "must be the last one, 3"),
         (_with("base", "tlm-unifrm"), "base", "did you mean tlm-uniform?"),
         (_with("training", {"batch_rows": 8}), "training.batch_rows", "must be that of tlm-uniform, 4"),
         (_with("training", {"seeds": [7]}), "training.seeds", "must be among the seeds of tlm-uniform"),
