@@ -62,6 +62,10 @@ class Objective(ABC):
         """
         model.init_weights(self.seed)
 
+    def trimmed(self, model: Cascade) -> Cascade:
+        """The model without the parts that nothing will read, which it loses: there are none, here."""
+        return model
+
     def moments(self, base_dir: Path | None) -> dict[str, Tensor]:
         """The optimizer's state at step 0, as `<parameter>.<key>` tensors; none unless training goes on from a base's."""
         return {}

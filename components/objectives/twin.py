@@ -42,11 +42,15 @@ class Objective(base.Objective):
 
     def start(self, model: Cascade, base_dir: Path | None) -> None:
         """Draws all weights of the shape, so that a seed means the same ones as ever, and lets go of the other read-outs."""
+        super().start(model, base_dir)
+        self.trimmed(model)
+
+    def trimmed(self, model: Cascade) -> Cascade:
         from torch import nn
 
-        super().start(model, base_dir)
         for i in range(len(model.exits) - 1):
             model.exits[i] = nn.Identity()
+        return model
 
     def parameter_counts(self) -> tuple[int, int]:
         alone = prefix_parameters(self.model, self.vocab_size, self.model.n_blocks)

@@ -27,7 +27,8 @@ class ParameterLine(NamedTuple):
 def list_parameters(arm: Arm, vocab_size: int) -> list[ParameterLine]:
     """In the order of the model."""
     with torch.device("meta"):
-        model = build_objective(arm, vocab_size, seed=0).new_model()
+        objective = build_objective(arm, vocab_size, seed=0)
+        model = objective.trimmed(objective.new_model())
     group_of = {name: group for group, names in decay_groups(model, arm.training.decay_embeddings).items() for name in names}
     return [
         ParameterLine(name, tuple(parameter.shape), parameter.numel(), group_of.get(name, "frozen"))

@@ -8,6 +8,8 @@ import pytest
 
 from components.config.loader import load_study
 from components.config.problems import ConfigError
+from components.profiling.parameters import list_parameters
+from components.profiling.plan import plan_study
 from tasks import plan
 from tests.toys import ROOT
 
@@ -54,6 +56,13 @@ def test_every_parameter_is_listed_with_its_decay(
     is_repair = arm.startswith("repair")
     assert gain.endswith("frozen" if is_repair else "none")
     assert matrix.endswith("frozen" if is_repair else " 0.01")
+
+
+@pytest.mark.parametrize("arm", ["tlm-uniform", "mlms", "twin-full", "layerdrop", "repair-block"])
+def test_the_parameters_listed_are_those_of_the_plan(arm: str) -> None:
+    study = load_study(ROOT / "scales" / "all-arms.yaml")
+    planned = next(line.parameters for line in plan_study(study) if line.name == arm)
+    assert sum(line.size for line in list_parameters(study.models[arm], study.data.tokenizer.vocab_size)) == planned
 
 
 def test_an_unknown_scale_names_the_one_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
