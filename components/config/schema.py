@@ -150,7 +150,7 @@ class Arm(BaseModel):
 class Evaluation(Section):
     bootstrap_resamples: int = Field(ge=100, description="paired resamples of validation documents for each interval")
     bootstrap_seed: int = Field(ge=0)
-    confidence: float = Field(gt=0.5, lt=1.0, description="coverage of the intervals, e.g. 0.95")
+    confidence: float = Field(gt=0.5, le=0.9999, description="coverage of the intervals, e.g. 0.95")
     loda_margin_nats: float = Field(ge=0.0, description="a depth is valid for LODA-ppl when NLL < ln V - margin")
     loda_axis: Literal["linear", "log"] = Field(description="throughput axis of the LODA area")
 

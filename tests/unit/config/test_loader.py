@@ -64,6 +64,7 @@ def test_the_file_in_the_repository_is_valid() -> None:
         ((r"^  warmup_steps: \d+", "  warmup_steps: 999999"), "training.warmup_steps", "cool-down"),
         ((r"^  micro_batch_rows: \d+", "  micro_batch_rows: 7"), "training.batch_rows", "multiple of runtime.workers"),
         ((r"device: auto", "device: tpu"), "runtime.device", "'cuda'"),
+        ((r"confidence: \S+", "confidence: 0.9999999999999999"), "evaluation.confidence", "less than or equal to 0.9999"),
         ((r"junction_norm: true", "junction_nrm: true"), "arms.mlms-norm-distill.model.junction_nrm", "mean junction_norm?"),
         ((r"kind: fixed_exits", "kind: fixed_exit"), "arms.mlms-norm-distill.objective.kind", "did you mean fixed_exits?"),
         ((r"backward: per_exit", "backward: sideways"), "arms.mlms-norm-distill.objective.backward", "'joint'"),
