@@ -35,6 +35,7 @@ from components.evaluation.hidden_decoding_pairs import (
     differing_in,
     n_cross_of,
     n_streams_of,
+    of_one_base,
     settings_but,
     with_controls,
 )
@@ -80,12 +81,14 @@ def _gains_at_any_n(bench: Bench, expansions: Arms, controls: Arms) -> Judgement
 
 
 def _gain_grows(bench: Bench, expansions: Arms, controls: Arms) -> Judgement:
-    two, four = (with_controls(n, expansions, controls) for n in (2, 4))
-    if not two or not four:
-        return _absent("expansions to n = 2 and n = 4 with controls of their own")
-    gains = [paired(control.ordered[:, -1], arm.ordered[:, -1]) for arm, control in (two[0], four[0])]
-    growth, gain = (bench.of(values, two[0][0].n_documents) for values in (paired(gains[1], gains[0]), gains[1]))
-    text = f"gain of {four[0][0].name} minus gain of {two[0][0].name}: {spell(growth)}; gain of {four[0][0].name}: {spell(gain)}"
+    pairs = itertools.product(*(with_controls(n, expansions, controls) for n in (2, 4)))
+    found = next(((two, four) for two, four in pairs if of_one_base(two[1], four[1])), None)
+    if found is None:
+        return _absent("expansions of one base to n = 2 and n = 4 with controls of their own")
+    gains = [paired(control.ordered[:, -1], arm.ordered[:, -1]) for arm, control in found]
+    two, four = (arm for arm, _ in found)
+    growth, gain = (bench.of(values, two.n_documents) for values in (paired(gains[1], gains[0]), gains[1]))
+    text = f"gain of {four.name} minus gain of {two.name}: {spell(growth)}; gain of {four.name}: {spell(gain)}"
     return Judgement(conclude([above(growth, 0.0), above(gain, 0.0)]), text)
 
 
@@ -102,11 +105,7 @@ def _few_recover_most(bench: Bench, expansions: Arms, controls: Arms) -> Judgeme
     arms = by_cross_layers(expansions)
     every = [arm for arm in arms if n_cross_of(arm) == arm.n_blocks]
     few = [arm for arm in arms if 1 < n_cross_of(arm) <= arm.n_blocks // 3]
-    alike = [
-        control
-        for control in controls
-        if few and control.tokens == few[0].tokens and control.objective["base"] == few[0].objective["base"]
-    ]
+    alike = [control for control in controls if few and control.tokens == few[0].tokens and of_one_base(control, few[0])]
     if not every or not few or not alike:
         return _absent("expansions with a few and with all cross layers, and their control")
     base = alike[0].ordered[:, -1]

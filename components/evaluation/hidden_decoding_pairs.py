@@ -47,6 +47,11 @@ def with_controls(n_streams: int, expansions: Arms, controls: Arms) -> list[Pair
     ]
 
 
+def of_one_base(first: ArmEvidence, second: ArmEvidence) -> bool:
+    """Whether both start from the same model and minimise the same."""
+    return all(first.objective[key] == second.objective[key] for key in ("base", "inner"))
+
+
 def differing_in(key: str, ours: object, other: object, arms: Arms) -> list[Pair]:
     """Pairs of expansions that differ in one setting alone: the first has the value `ours`, the second `other`."""
     return [

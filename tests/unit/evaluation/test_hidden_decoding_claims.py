@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,15 @@ def test_the_gain_grows_when_that_of_four_is_larger_than_that_of_two() -> None:
     assert grown.verdict == "reproduced"
     assert grown.evidence.startswith("gain of hd-n4 minus gain of hd-n2: +0.100 nats")
     assert judged("gain grows", *two, four[1], other).verdict == "not reproduced"
+    elsewhere = replace(other, objective={**other.objective, "base": "backbone"})
+    assert judged("gain grows", *two, four[0], elsewhere).verdict == "not run"  # of another base: nothing grew
+
+
+def test_a_control_of_another_objective_is_none_of_the_few_cross_layers() -> None:
+    few, dense, own = expansion("hd-n2", 2.9), expansion("dense", 2.85, layers=ALL), control("hd-n1", 3.0, "hd-n2")
+    other = replace(control("telescopic", 9.0, "hd-telescopic"), objective={**own.objective, "inner": {"kind": "telescopic"}})
+    assert "gain of hd-n2 +0.100 nats" in judged("A few cross", few, dense, other, own).evidence
+    assert judged("A few cross", few, dense, other).verdict == "not run"
 
 
 def test_where_there_is_no_gain_none_grows_and_none_is_shared() -> None:
