@@ -64,7 +64,7 @@ class ArmEvaluation(Record):
         objective: kind of the objective.
         exits: depths of the segments' last blocks.
         trained_depths: depths that the objective ever trains; the others are read out all the same.
-        vocab_size: real entries of the tokenizer: perplexity of chance.
+        vocab_size: columns of the head, a tokenizer's padding among them: perplexity of a model that knows nothing, chance.
     """
 
     version: Literal[1]
