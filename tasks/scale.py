@@ -93,13 +93,29 @@ def check_file(source: Path, seeds: Sequence[int] = ()) -> Study:
     """The study of a parameter file as it would be with these seeds.
 
     Raises:
-        ConfigError: the file is missing or wrong, or the seeds do not fit it.
+        ConfigError: the file is missing or wrong, or the seeds do not fit it or cannot be written into it.
     """
-    from components.config.loader import read_yaml, resolve_study
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
-    raw = read_yaml(source)
-    study = resolve_study(raw, source)
-    return resolve_study({**raw, "training": {**raw["training"], "seeds": tuple(seeds)}}, source) if seeds else study
+    from components.config.loader import as_tuples, load_study, resolve_study
+    from components.config.problems import ConfigError
+
+    study = load_study(source)
+    if not seeds:
+        return study
+    text, yaml = source.read_text(encoding="utf-8"), YAML(typ="safe", pure=True)
+    raw = yaml.load(text)
+    raw["training"]["seeds"][:] = seeds  # in place: they change wherever an alias names them
+    try:
+        is_written = yaml.load(with_seeds(text, seeds)) == raw
+    except (YAMLError, StopIteration):
+        is_written = False
+    if not is_written:
+        raise ConfigError(
+            f"{source}: training.seeds: {list(seeds)} cannot take the place of what stands there; write them there as `seeds: [42]`"
+        )
+    return resolve_study(as_tuples(raw), source)
 
 
 def with_seeds(text: str, seeds: Sequence[int]) -> str:
@@ -110,9 +126,11 @@ def with_seeds(text: str, seeds: Sequence[int]) -> str:
         return text
     root = YAML(typ="safe", pure=True).compose(text)
     training = next(value for key, value in root.value if key.value == "training")
-    node = next(value for key, value in training.value if key.value == "seeds")
-    old = text[node.start_mark.index : node.end_mark.index].rstrip()
-    return f"{text[: node.start_mark.index]}[{', '.join(map(str, seeds))}]{text[node.start_mark.index + len(old) :]}"
+    key, node = next((key, value) for key, value in training.value if key.value == "seeds")
+    start, end = node.start_mark.index, (node if node.flow_style else node.value[-1]).end_mark.index
+    indent = " " * (node.start_mark.column == key.start_mark.column)  # only a list of dashes may stand as far left as its key
+    anchor = f"&{node.anchor} " if node.anchor else ""
+    return f"{text[:start]}{indent}{anchor}[{', '.join(map(str, seeds))}]{text[end:]}"
 
 
 def _arguments() -> argparse.Namespace:

@@ -125,10 +125,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: must be a mapping of sections; start from scales/quick.yaml")
     try:
-        plain: dict[str, Any] = _plain(raw)
+        plain: dict[str, Any] = as_tuples(raw)
     except RecursionError:
         raise ConfigError(f"{path}: an alias (`*name`) stands inside what it names; write the values out") from None
     return plain
+
+
+def as_tuples(node: Any) -> Any:
+    """Lists become tuples: the schema is immutable, and strict about it."""
+    if isinstance(node, dict):
+        return {key: as_tuples(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return tuple(as_tuples(value) for value in node)
+    return node
 
 
 def resolve_arm(name: str, block: object, model: Model | None, training: Training | None, problems: list[Problem]) -> Arm | None:
@@ -267,12 +276,3 @@ def _batch_keys(file: StudyFile) -> dict[str, str]:
 
 def _mappings(raw: object) -> Mapping[str, object]:
     return raw if isinstance(raw, Mapping) else {}
-
-
-def _plain(node: Any) -> Any:
-    """Lists become tuples: the schema is immutable, and strict about it."""
-    if isinstance(node, dict):
-        return {key: _plain(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return tuple(_plain(value) for value in node)
-    return node

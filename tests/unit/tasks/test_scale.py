@@ -76,6 +76,34 @@ def test_seeds_written_as_a_block_are_found(checkout: Path) -> None:
     assert load_study(checkout / "params.yaml").training.seeds == (1,)
 
 
+def test_seeds_as_far_left_as_their_key_are_found_and_the_comments_after_them_stay(checkout: Path) -> None:
+    params = checkout / "params.yaml"
+    params.write_text(params.read_text().replace("  seeds: [42]", "  seeds: # mine\n  - 42\n  - 43 # twice\n  # of the rest\n"))
+    put_in_place(params, params, [1, 2])
+    assert load_study(params).training.seeds == (1, 2)
+    assert "  seeds: # mine\n   [1, 2] # twice\n  # of the rest\n" in params.read_text()
+
+
+def test_seeds_that_others_name_change_for_them_too(checkout: Path) -> None:
+    params = checkout / "params.yaml"
+    text = params.read_text().replace("  seeds: [42]", "  seeds: &all [42]")
+    params.write_text(text.replace("backward: per_exit}\n", "backward: per_exit}\n    training: {seeds: *all}\n", 1))
+    put_in_place(params, params, [1, 2])
+    assert "    training: {seeds: *all}\n" in params.read_text()
+    assert {arm.training.seeds for arm in load_study(params).arms.values()} == {(1, 2)}
+
+
+def test_seeds_that_cannot_be_replaced_change_nothing(checkout: Path) -> None:
+    """They stand in no `training` of their own, but are merged into it."""
+    params = checkout / "params.yaml"
+    text = params.read_text().replace("  seeds: [42]", "  <<: {seeds: [42]}")
+    params.write_text(text)
+    assert load_study(params).training.seeds == (42,)
+    with pytest.raises(ConfigError, match=r"params\.yaml: training\.seeds: .*write them there as `seeds: \[42\]`"):
+        put_in_place(params, params, [1, 2])
+    assert params.read_text() == text
+
+
 @pytest.mark.parametrize(("seeds", "said"), [([7, 7], "training.seeds: must not repeat"), ([-1], "training.seeds.0: ")])
 def test_wrong_seeds_change_nothing(checkout: Path, seeds: list[int], said: str) -> None:
     before = (checkout / "params.yaml").read_bytes()
