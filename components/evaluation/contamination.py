@@ -9,6 +9,7 @@ Source:
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -162,8 +163,9 @@ def search_corpus(
                 index.see(text)
                 on_documents(1)
         return
+    blank = copy.deepcopy(index)  # the pool pickles what it sends late, when others' findings are merged into the index
     with ProcessPoolExecutor(min(workers, len(paths)), multiprocessing.get_context("spawn")) as pool:
-        for found in as_completed([pool.submit(_search_shard, index, path, tokenizer_folder) for path in paths]):
+        for found in as_completed([pool.submit(_search_shard, blank, path, tokenizer_folder) for path in paths]):
             index.merge(found.result())
             on_documents(found.result().n_documents)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from components.config.problems import DataError
+from components.data import tokenization
 from components.data.tokenization import tokenize_corpus
 from components.evaluation.contamination import NgramIndex, Overlap, search_corpus, shard_texts, words
 from tests.unit.data.tiny_corpus import ListCorpus, byte_tokenizer, sentences
@@ -91,13 +92,14 @@ def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_shards_are_searched_one_by_one_or_side_by_side(tmp_path: Path, workers: int) -> None:
-    """More documents than a piece of the tokenizing stage holds, so that there are two shards."""
-    texts = [f"tiny {i}" for i in range(5000)]
-    texts[10], texts[4900] = RUN, f"{RUN} fourteen"
+def test_shards_are_searched_one_by_one_or_side_by_side(tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many more shards than workers, one for each piece of the tokenizing stage: the last start when the first are merged."""
+    monkeypatch.setattr(tokenization, "DOCUMENTS_PER_PIECE", 25)
+    texts = [f"tiny {i}" for i in range(500)]
+    texts[10], texts[490] = RUN, f"{RUN} fourteen"
     tokenizer = byte_tokenizer()
     manifest = tokenize_corpus(ListCorpus(texts), tokenizer, 0.01, tmp_path, None, lambda _: None, tokens_per_shard=1)
-    assert len(manifest.train.files) == 2
+    assert len(manifest.train.files) == 20
     tokenizer.save(tmp_path, "bpe", 0)
     index = NgramIndex({"toy": [[RUN], ["two " + RUN], [RUN.removeprefix("one ") + " fourteen"], [RUN[::-1]]]})
     searched: list[int] = []
