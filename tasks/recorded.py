@@ -6,6 +6,7 @@ belongs together: an evaluation counts only when it was made from the very model
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -166,8 +167,7 @@ class ArmRecord:
 
     def _card(self, seed: int) -> dict[str, Any]:
         file = self.models / f"seed-{seed}" / "model.json"
-        card: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        return card
+        return _parsed(file.read_bytes(), file) if file.exists() else {}
 
     def _cost(self, seed: int) -> Any:
         return next(cost for cost in self.cost.seeds if cost.seed == seed)
@@ -175,8 +175,22 @@ class ArmRecord:
     def _history(self, seed: int) -> Iterator[dict[str, Any]]:
         file = self.models / f"seed-{seed}" / "history.jsonl"
         if file.exists():
-            with file.open(encoding="utf-8") as lines:
-                yield from map(json.loads, lines)
+            with file.open("rb") as lines:
+                for number, line in enumerate(lines, start=1):
+                    yield _parsed(line, f"{file}:{number}", "step")
+
+
+def _parsed(text: bytes, where: object, *keys: str) -> dict[str, Any]:
+    """An object that training left, with at least these keys.
+
+    Raises:
+        ResultsError: it is none.
+    """
+    with contextlib.suppress(ValueError):  # neither JSON nor UTF-8
+        found = json.loads(text)
+        if isinstance(found, dict) and found.keys() >= set(keys):
+            return found
+    raise ResultsError(f"{where}: damaged; run `dvc repro` to train the arm again")
 
 
 def _accuracies(result: SeedBenchmarks) -> Points:
@@ -236,7 +250,7 @@ def recorded_arms(root: Path) -> dict[str, ArmRecord]:
     lock = root / "dvc.lock"
     if not lock.exists():
         raise ResultsError(f"{lock}: no such file: no stage has run; run `dvc repro` first")
-    stages: Mapping[str, Any] = read_yaml(lock).get("stages", {})
+    stages: Mapping[str, Any] = read_yaml(lock).get("stages") or {}
     records = {}
     for stage, entry in stages.items():
         kind, _, name = stage.partition("@")
@@ -245,8 +259,14 @@ def recorded_arms(root: Path) -> dict[str, ArmRecord]:
             model = f"artifacts/models/{name}"
             trained_to = _hash_of(entry["outs"], model)
             is_current = [_hash_of(stages.get(f"{one}@{name}", {}).get("deps", ()), model) == trained_to for one in stages_after]
-            arm = _arm(name, entry, lock) if kind == "train" else _further_arm(root, name, section, entry)
-            records[name] = arm_record(root, arm, *is_current)
+            try:
+                arm = _arm(name, entry, lock) if kind == "train" else _further_arm(root, name, section, entry)
+            except ValidationError as error:
+                raise ResultsError(
+                    f"{lock}: arm {name} was trained with settings of another version ({error}); run `dvc repro`"
+                ) from None
+            if arm is not None:
+                records[name] = arm_record(root, arm, *is_current)
     return records
 
 
@@ -254,23 +274,25 @@ def _arm(name: str, entry: Mapping[str, Any], lock: Path) -> Arm:
     """The arm's settings as they were when it was trained."""
     params = entry["params"]["params.yaml"]
     problems: list[Problem] = []
-    try:
-        model, training = Model.model_validate(params["model"]), Training.model_validate(params["training"])
-    except ValidationError as error:
-        raise ResultsError(f"{lock}: arm {name} was trained with settings of another version ({error}); run `dvc repro`") from None
+    model, training = Model.model_validate(params["model"]), Training.model_validate(params["training"])
     arm = resolve_arm(name, params[f"arms.{name}"], model, training, problems)
     if arm is None:
         raise config_error(lock, problems)
     return arm
 
 
-def _further_arm(root: Path, name: str, section: str, entry: Mapping[str, Any]) -> Arm:
-    """The settings of a model that started from another one: its card has the shape and objective, the lock file the recipe."""
+def _further_arm(root: Path, name: str, section: str, entry: Mapping[str, Any]) -> Arm | None:
+    """The settings of a model that started from another one: its card has the shape and objective, the lock file the recipe.
+
+    None without a card: the files are gone.
+    """
     params = entry["params"]["params.yaml"]
     block = params[f"{section}.{name}"]
     recipe = params[f"expansions.{block['of']}"] if section == "controls" else block
-    file = min((root / "artifacts" / "models" / name).glob("seed-*/model.json"))
-    card = json.loads(file.read_text(encoding="utf-8"))
+    file = min((root / "artifacts" / "models" / name).glob("seed-*/model.json"), default=None)
+    if file is None:
+        return None
+    card = _parsed(file.read_bytes(), file, "model", "objective", "steps")
     training = {**params["training"], **recipe.get("training", {}), "steps": card["steps"]}
     return Arm(
         name=name,

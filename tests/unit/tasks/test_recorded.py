@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from components.config.loader import read_yaml
+from components.config.problems import ResultsError
 from tasks.recorded import recorded_arms
 from tests.unit.tasks.recorded_study import dump, lists, make_study, write_lock
 
@@ -51,3 +54,40 @@ def test_benchmarks_of_an_older_model_are_not_recorded(tmp_path: Path) -> None:
     assert record.benchmarks is None
     assert record.benchmark_content(42) == ""
     assert record.evaluation is not None
+
+
+def test_a_model_whose_card_is_gone_is_not_recorded(tmp_path: Path) -> None:
+    """Its cost and scores may have stayed."""
+    write_lock(tmp_path, make_study(tmp_path))
+    (tmp_path / "artifacts/models/hd-n2/seed-42/model.json").unlink()
+    assert set(recorded_arms(tmp_path)) == {"fixed", "hd-n1"}
+
+
+@pytest.mark.parametrize("damage", [b"{", b"\xff", b"[]", b"{}", b'{"steps": 1, "objective": {}, "model": {}}'])
+def test_a_damaged_card_is_named(tmp_path: Path, damage: bytes) -> None:
+    write_lock(tmp_path, make_study(tmp_path))
+    (tmp_path / "artifacts/models/hd-n2/seed-42/model.json").write_bytes(damage)
+    with pytest.raises(ResultsError, match=r"(?s)hd-n2.*run `dvc repro`"):
+        recorded_arms(tmp_path)
+
+
+def test_a_card_damaged_since_is_named_when_it_is_read(tmp_path: Path) -> None:
+    write_lock(tmp_path, make_study(tmp_path))
+    record = recorded_arms(tmp_path)["hd-n2"]
+    (record.models / "seed-42" / "model.json").write_text("{")
+    with pytest.raises(ResultsError, match=r"seed-42/model\.json: damaged; run `dvc repro`"):
+        record.training_content(42)
+
+
+@pytest.mark.parametrize("damage", [b"{", b"\xff", b"1", b"{}"])
+def test_a_damaged_history_is_named_with_its_line(tmp_path: Path, damage: bytes) -> None:
+    write_lock(tmp_path, make_study(tmp_path))
+    record = recorded_arms(tmp_path)["hd-n2"]
+    (record.models / "seed-42" / "history.jsonl").write_bytes(b'{"step": 1, "loss_nats": 2.0}\n' + damage)
+    with pytest.raises(ResultsError, match=r"history\.jsonl:2: damaged; run `dvc repro`"):
+        record.history_points(42)
+
+
+def test_a_lock_file_without_stages_records_nothing(tmp_path: Path) -> None:
+    (tmp_path / "dvc.lock").write_text("schema: '2.0'\nstages:\n")
+    assert recorded_arms(tmp_path) == {}
