@@ -95,7 +95,8 @@ class ArmRecord:
     def benchmark_content(self, seed: int) -> str:
         """The same for its benchmarks and corpora, with their overlap with the training corpus."""
         points = self.benchmark_points(seed)
-        overlap = self.contamination_file.read_text(encoding="utf-8") if self.contamination_file.exists() else ""
+        file = self.contamination_file
+        overlap = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
         return hashlib.sha256(json.dumps([points, overlap]).encode()).hexdigest() if points else ""
 
     @property

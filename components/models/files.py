@@ -158,7 +158,7 @@ def read_card(folder: Path) -> ModelCard:
     """
     path = folder / CARD
     try:
-        return ModelCard.model_validate_json(path.read_text(encoding="utf-8"))
+        return ModelCard.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; run `dvc repro` to train the arm") from None
     except ValidationError as error:

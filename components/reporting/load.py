@@ -276,7 +276,7 @@ def _read_history(path: Path) -> list[LossPoint]:
     if not path.exists():
         return []
     points = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             row = json.loads(line)
             points.append(LossPoint(int(row["step"]), float(row["loss_nats"]), row.get("full_nats")))

@@ -90,9 +90,10 @@ def test_a_cost_of_other_seeds_is_refused(standard_folder: Path) -> None:
         load(standard_folder)
 
 
-def test_a_damaged_history_is_named_with_its_line(standard_folder: Path) -> None:
+@pytest.mark.parametrize("damage", [b'{"step": 2', b'{"step": 2, "\xff'])
+def test_a_damaged_history_is_named_with_its_line(standard_folder: Path, damage: bytes) -> None:
     path = standard_folder / "artifacts/models/mlms/seed-42/history.jsonl"
-    path.write_text('{"step": 1, "loss_nats": 2.0}\n{"step": 2')
+    path.write_bytes(b'{"step": 1, "loss_nats": 2.0}\n' + damage)
     with pytest.raises(ResultsError, match=r"history\.jsonl:2"):
         load(standard_folder)
 

@@ -88,6 +88,13 @@ def test_a_damaged_history_is_named_with_its_line(tmp_path: Path, damage: bytes)
         record.history_points(42)
 
 
+def test_an_overlap_that_is_no_text_is_uploaded_as_it_is(tmp_path: Path) -> None:
+    write_lock(tmp_path, make_study(tmp_path))
+    record = recorded_arms(tmp_path)["fixed"]
+    record.contamination_file.write_bytes(b"\xff")
+    assert record.benchmark_content(42)
+
+
 def test_a_lock_file_without_stages_records_nothing(tmp_path: Path) -> None:
     (tmp_path / "dvc.lock").write_text("schema: '2.0'\nstages:\n")
     assert recorded_arms(tmp_path) == {}
