@@ -197,6 +197,8 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"--temperature must be 0 (greedy) or more (got {arguments.temperature})")
     if not 0.0 < arguments.top_p <= 1.0:
         parser.error(f"--top-p must be in (0, 1] (got {arguments.top_p})")
+    if not -(2**63) <= arguments.sampling_seed < 2**64:
+        parser.error(f"--sampling-seed must be a number of 64 bits (got {arguments.sampling_seed})")
     return arguments
 
 

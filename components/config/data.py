@@ -64,4 +64,4 @@ class Data(Section):
     seq_len: int = Field(ge=8, description="tokens per row that are predicted")
     validation_share: float = Field(gt=0.0, lt=0.5, description="share of documents, by hash, that is held out")
     validation_max_tokens: int = Field(ge=1, description="validation documents are kept, in hash order, until this many tokens")
-    stream_seed: int = Field(ge=0, description="keys the order of training rows; the same for every arm")
+    stream_seed: int = Field(ge=0, lt=2**64, description="keys the order of training rows; the same for every arm")

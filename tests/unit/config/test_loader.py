@@ -50,6 +50,7 @@ def test_the_file_in_the_repository_is_valid() -> None:
         ((r"^  lr: \S+", "  lr: .inf"), "training.lr", "finite"),
         ((r"^  seeds: .*", "  seeds: [1, 1]"), "training.seeds", "must not repeat"),
         ((r"^  seeds: .*", "  seeds: [18446744073709551616]"), "training.seeds.0", "should be less than 9223372036854775808"),
+        ((r"^  stream_seed: .*", "  stream_seed: 18446744073709551616"), "data.stream_seed", "less than 18446744073709551616"),
         ((r"^  seq_len: \d+", "  seq_len: 3"), "data.seq_len", "greater than or equal to 8"),
         ((r"tasks: \[\]", "tasks: [arc_eazy]"), "benchmarks.tasks.0", "'arc_easy'"),
         ((r"tasks: \[\]", "tasks: [piqa, piqa]"), "benchmarks.tasks", "must not repeat"),

@@ -242,6 +242,7 @@ def test_mistakes_are_told_in_one_line(
         ("generate", ("--arm", "tlm-uniform", "--compare-depths", "1,x", PROMPT), "--compare-depths: must be whole numbers with"),
         ("generate", ("--arm", "tlm-uniform", "--top-p", "0", PROMPT), "--top-p must be in (0, 1]"),
         ("generate", ("--arm", "tlm-uniform", "--temperature", "nan", PROMPT), "--temperature must be 0 (greedy) or more"),
+        ("generate", ("--arm", "tlm-uniform", "--sampling-seed", str(2**64), PROMPT), "--sampling-seed must be a number"),
         ("generate", ("--arm", "tlm-uniform", "--adaptive", PROMPT), "go with --speculative-depth"),
         ("generate", ("--arm", "tlm-uniform", "--draft-tokens", "2", PROMPT), "go with --speculative-depth"),
         ("select", ("--latency-ms", "fast"), "--latency-ms: must be a number of more than 0 (got 'fast')"),
