@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from components.config.problems import DataError
 from components.data.manifest import Split
 from components.data.sources import Document
 
@@ -89,12 +88,7 @@ class Admission:
             return Verdict(document, document.rejected)
         if not document.text or document.text.isspace():
             return Verdict(document, "empty")
-        try:
-            data = document.text.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"{document.where}: the text is not valid UTF-8 (lone surrogate at character {error.start}); mend or remove it"
-            ) from None
+        data = document.utf8()
         digest = hashlib.blake2b(data, digest_size=16).digest()
         return Verdict(document, self.split(digest), digest, len(data))
 

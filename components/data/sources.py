@@ -28,6 +28,19 @@ class Document(NamedTuple):
     where: str
     rejected: str = ""
 
+    def utf8(self) -> bytes:
+        """The text's bytes.
+
+        Raises:
+            DataError: it cannot be written as UTF-8 (a lone surrogate).
+        """
+        try:
+            return self.text.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{self.where}: the text is not valid UTF-8 (lone surrogate at character {error.start}); mend or remove it"
+            ) from None
+
 
 class Source(Protocol):
     """A corpus."""

@@ -132,7 +132,7 @@ def _pieces(name: str, settings: TextCorpus, n_empty: list[int]) -> Iterator[lis
             if not document.text or document.text.isspace():
                 n_empty[0] += 1
                 continue
-            piece.append(document.text.encode())
+            piece.append(document.utf8())
             n_bytes += len(piece[-1])
             if len(piece) == DOCUMENTS_PER_PIECE:
                 yield piece

@@ -102,3 +102,9 @@ def test_problems_name_the_corpus_and_its_key(tmp_path: Path) -> None:
         pack_corpus("books", TextCorpus(paths=(f"{tmp_path}/*.txt",), text_column="text", max_bytes=9), TOKENIZER, 16)
     with pytest.raises(DataError, match=r"^benchmarks.corpora.books: no text in its files \(2 empty documents\)"):
         pack_corpus("books", _corpus(tmp_path / "texts", ["", " "]), TOKENIZER, 16)
+
+
+def test_a_lone_surrogate_is_an_error_that_names_the_line(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "whole"}\n{"text": "half \\ud83d"}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl: line 2: the text is not valid UTF-8 \(lone surrogate at character 5\)"):
+        pack_corpus("books", TextCorpus(paths=(f"{tmp_path}/*.jsonl",), text_column="text", max_bytes=99), TOKENIZER, 16)
