@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_SPACE, _ACCESS, _PLACE = "free some space there", "make it accessible or name another place", "name another place"
+_SPACE, _ACCESS, OTHER_PLACE = "free some space there", "make it accessible or name another place", "name another place"
 DISK_TROUBLES: Mapping[int, str] = {  # what a disk can have against a path, and the remedy
     errno.ENOSPC: _SPACE,
     errno.EDQUOT: _SPACE,
@@ -20,9 +20,9 @@ DISK_TROUBLES: Mapping[int, str] = {  # what a disk can have against a path, and
     errno.EROFS: _ACCESS,
     errno.EACCES: _ACCESS,
     errno.EPERM: _ACCESS,
-    errno.ENOTDIR: _PLACE,
-    errno.EISDIR: _PLACE,
-    errno.ENAMETOOLONG: _PLACE,
+    errno.ENOTDIR: OTHER_PLACE,
+    errno.EISDIR: OTHER_PLACE,
+    errno.ENAMETOOLONG: OTHER_PLACE,
 }
 
 
@@ -78,21 +78,23 @@ def config_error(path: object, problems: list[Problem]) -> ConfigError:
 
 
 @contextmanager
-def disk_trouble(path: Path | None = None, kept: str = "nothing that was whole is lost") -> Iterator[None]:
+def disk_trouble(
+    path: Path | None = None, kept: str = "nothing that was whole is lost", otherwise: str | None = None
+) -> Iterator[None]:
     """Inside the block, a full disk or a path that cannot be used is a `StorageError` with a remedy.
 
     Args:
         path: what is written; None when many files are.
         kept: what the user still has.
+        otherwise: the remedy of any other error, where it can only be the path's.
     """
     try:
         yield
     except OSError as error:
-        remedy = DISK_TROUBLES.get(error.errno or 0)
+        remedy = DISK_TROUBLES.get(error.errno or 0, otherwise)
         where = path or error.filename or (Path.cwd() if remedy == _SPACE else None)
         if remedy is None or where is None:
             raise
         done = "written" if remedy == _SPACE else "used"
-        raise StorageError(
-            f"{where}: cannot be {done}: {os.strerror(error.errno or 0)}; {kept}; {remedy} and run the same command again"
-        ) from None
+        reason = os.strerror(error.errno) if error.errno else error
+        raise StorageError(f"{where}: cannot be {done}: {reason}; {kept}; {remedy} and run the same command again") from None

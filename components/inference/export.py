@@ -21,10 +21,11 @@ from torch import Tensor, nn
 
 from components.config.experts import Experts
 from components.config.schema import Segment
+from components.data.folders import replaced_folder
 from components.data.tokenizer import TOKENIZER_FILE, Tokenizer
-from components.huggingface.config import config_of
+from components.huggingface.config import CONFIG_FILE, config_of
 from components.huggingface.weights import split_weights
-from components.inference.export_folder import check_out, new_folder
+from components.inference.export_folder import check_out
 from components.inference.export_streams import MODELING as STREAMS_MODELING
 from components.inference.export_streams import stream_config, stream_weights
 from components.models.blocks import Block, RMSNorm, rotary_frequencies
@@ -71,8 +72,10 @@ def export_prefix(model: Cascade, card: ModelCard, depth: int, tokenizer: Tokeni
     prefix = _prefix(model, depth)
     out = out.resolve()
     check_out(out)
-    with new_folder(out) as aside:
-        return _write(model, card, depth, prefix, tokenizer, readme, aside)
+    with replaced_folder(out, CONFIG_FILE) as aside:
+        kind = _write(model, card, depth, prefix, tokenizer, readme, aside)
+        check_out(out)  # again: nothing that came meanwhile is replaced, not even a model
+        return kind
 
 
 def _is_dense(model: Cascade, prefix: _Prefix) -> bool:
@@ -94,7 +97,7 @@ def _write(model: Cascade, card: ModelCard, depth: int, prefix: _Prefix, tokeniz
     ids = {"bos_token_id": card.eos_id, "eos_token_id": card.eos_id, "pad_token_id": card.eos_id}
     dtype = str(prefix.head.weight.dtype).removeprefix("torch.")
     shared = {"vocab_size": model.vocab_size, "max_position_embeddings": card.seq_len, "dtype": dtype, "tie_word_embeddings": False}
-    _write_json(aside / "config.json", {**shared, **config, **ids})
+    _write_json(aside / CONFIG_FILE, {**shared, **config, **ids})
     _write_json(aside / "generation_config.json", {**ids, "do_sample": False})
     tokenizer.raw.save(str(aside / TOKENIZER_FILE))
     _write_json(aside / "tokenizer_config.json", _tokenizer_config(tokenizer, card.seq_len))

@@ -1,11 +1,8 @@
-"""The folder of an export: whether it can be taken, and how it is filled; no torch, so that a command can say no at once."""
+"""The folder of an export: whether it can be taken; no torch, so that a command can say no at once."""
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from components.config.problems import ConfigError
@@ -25,22 +22,3 @@ def check_out(out: Path) -> None:
         raise ConfigError(f"--out {out}: cannot make {out.parent} ({error.strerror}); choose another folder") from None
     if not os.access(out.parent, os.W_OK):
         raise ConfigError(f"--out {out}: {out.parent} is not writable; choose another folder")
-
-
-@contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` to write into; it becomes `out`, absent or empty, when the block ends well, else it is removed."""
-    aside = out.with_name(f".{out.name}.{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        aside.mkdir(parents=True)
-        yield aside
-        try:
-            if out.exists():
-                out.rmdir()
-            aside.replace(out)
-        except OSError:  # a mount point stays; what makes it a model comes last
-            for path in sorted(aside.iterdir(), key=lambda path: path.name == "config.json"):
-                shutil.move(path, out / path.name)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
