@@ -21,7 +21,7 @@ def _kept_for_backward(model: Cascade, tokens: int, bfloat16: bool) -> int:
     own = {parameter.data_ptr() for parameter in model.parameters()}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.data_ptr() not in own:
+        if tensor.untyped_storage().data_ptr() not in own:
             storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
