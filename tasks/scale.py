@@ -57,7 +57,7 @@ def put_in_place(source: Path, params: Path, seeds: Sequence[int] = ()) -> None:
     check_file(source, seeds)
     text = with_seeds(source.read_text(encoding="utf-8"), seeds)
     if params.exists():
-        before = params.read_text(encoding="utf-8")
+        before = params.read_text(encoding="utf-8", errors="replace")
         if before == text:
             return
         presets = (one.read_text(encoding="utf-8") for one in (params.parent / SCALES).glob("*.yaml"))

@@ -65,8 +65,9 @@ def find_files(patterns: Iterable[str]) -> list[tuple[Path, str]]:
 
 
 def document_id(found: object, otherwise: str) -> str:
-    """What the column `id` holds, or another name when it holds nothing."""
-    return str(found) if isinstance(found, str | int) and found != "" else otherwise
+    """What the column `id` holds, half characters escaped, or another name when it holds nothing."""
+    name = str(found) if isinstance(found, str | int) and found != "" else otherwise
+    return name.encode(errors="backslashreplace").decode()
 
 
 def _parquet_documents(path: Path, name: str, text_column: str) -> Iterator[Document]:

@@ -43,6 +43,11 @@ def test_joined_compressed_files_are_read_to_the_end(tmp_path: Path, name: str, 
     assert len(read(tmp_path / name)) == 6
 
 
+def test_a_name_that_is_no_unicode_is_escaped(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"id": "half \\ud83d", "text": "one"}')
+    assert read(tmp_path / "x.jsonl")[0].id == "half \\ud83d"
+
+
 def test_parquet_gives_one_document_a_row_over_all_row_groups(tmp_path: Path) -> None:
     texts = [f"text {i}" for i in range(700)]
     path = write_parquet(tmp_path / "x.parquet", text=texts, other=list(range(700)))

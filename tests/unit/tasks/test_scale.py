@@ -47,6 +47,14 @@ def test_no_edit_is_ever_overwritten(checkout: Path) -> None:
     assert kept == {PREVIOUS: edits[0], "params.previous-2.yaml": edits[1]}
 
 
+def test_a_file_that_is_no_text_is_kept_as_it_is(checkout: Path) -> None:
+    params = checkout / "params.yaml"
+    params.write_bytes(b"note: caf\xe9\n")
+    put_in_place(preset("tiny"), params)
+    assert (checkout / PREVIOUS).read_bytes() == b"note: caf\xe9\n"
+    assert params.read_bytes() == (checkout / "scales" / "tiny.yaml").read_bytes()
+
+
 def test_wrong_file_changes_nothing(checkout: Path) -> None:
     before = (checkout / "params.yaml").read_bytes()
     (checkout / "mine.yaml").write_text("schema_version: 1\n")
