@@ -22,7 +22,7 @@ def replaced_folder(target: Path, sign: str) -> Iterator[Path]:
         sign: a file that every earlier output in this place has; a folder with something else in it is left alone.
 
     Raises:
-        ConfigError: `target` has files, and not this one, or another process is writing it.
+        ConfigError: `target` is a file, or has files and not this one, or another process is writing it.
         StorageError: the disk is full, or the place takes no folder.
     """
     target = target.resolve()
@@ -48,6 +48,8 @@ def replaced_folder(target: Path, sign: str) -> Iterator[Path]:
 
 
 def _check_earlier(target: Path, sign: str) -> None:
+    if target.exists() and not target.is_dir():
+        raise ConfigError(f"{target}: is no folder; choose another place")
     if target.is_dir() and any(target.iterdir()) and not (target / sign).exists():
         raise ConfigError(f"{target}: has files in it, but no {sign}: not an earlier output; empty it or choose another folder")
 

@@ -129,6 +129,13 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+def test_a_file_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(ConfigError, match="is no folder"):
+        _write(tmp_path / "out", "new")
+    assert (tmp_path / "out").read_text() == "mine"
+
+
 def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
     _write(tmp_path / "out", "before")
     with pytest.raises(KeyError), replaced_folder(tmp_path / "out", SIGN):
