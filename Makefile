@@ -43,7 +43,7 @@ ui: setup      ## bring MLflow up to date and open it on http://127.0.0.1:5000 (
 	@$(BIN)/python -m tasks.track
 	@case "$${MLFLOW_TRACKING_URI:-}" in \
 	http://*|https://*) echo "MLflow: open MLFLOW_TRACKING_URI in a browser; that server has pages of its own" ;; \
-	*) echo "MLflow: http://127.0.0.1:$(PORT) (Ctrl-C ends it)"; \
+	*) echo "MLflow: http://127.0.0.1:$(PORT), Model training at the top left (Ctrl-C ends it)"; \
 		export MLFLOW_BACKEND_STORE_URI="$${MLFLOW_TRACKING_URI:-sqlite:///mlruns/mlflow.db}"; unset MLFLOW_TRACKING_URI; \
 		MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false DO_NOT_TRACK=true \
 		exec $(BIN)/python -m mlflow ui --host 127.0.0.1 --port $(PORT) ;; \
