@@ -121,14 +121,10 @@ class HiddenDecodingForCausalLM(TelescopicForCausalLM):
         self.stream_embeddings = nn.ModuleList(
             nn.ModuleList(nn.Embedding(config.vocab_size, width) for width in slices) for _ in range(config.n_streams - 1)
         )
+        blocks = enumerate(zip(config.layers, config.mirror_sources, strict=True), 1)
+        readers = [source or number for number, (kind, source) in blocks if kind != "intra" or config.shares_kv]
+        self.mixing = max(readers, default=0)  # number of the last block that needs all streams; from it on the last one runs alone
         self.post_init()
-
-    @property
-    def _mixing(self) -> int:
-        """Number (from 1) of the last block that needs all streams of its input: from it on, the last stream runs alone."""
-        blocks = enumerate(zip(self.config.layers, self.config.mirror_sources, strict=True), 1)
-        readers = [source or number for number, (kind, source) in blocks if kind != "intra" or self.config.shares_kv]
-        return max(readers, default=0)
 
     def _run(
         self, tokens_BT: Tensor, positions_BT: Tensor, attention_mask: Tensor | None, past: DynamicCache | None, n_past: int
@@ -168,7 +164,7 @@ class HiddenDecodingForCausalLM(TelescopicForCausalLM):
     ) -> Rows:
         config, n = self.config, self.config.n_streams
         kind = config.layers[layer]
-        skips = n > 1 and not config.is_summed and layer + 1 >= self._mixing
+        skips = n > 1 and not config.is_summed and layer + 1 >= self.mixing
         first, last = slice(0, None, n), slice(n - 1, None, n)
         asking, read = (last if skips else EVERY_ROW), EVERY_ROW
         if kind == "intra" and n > 1:
