@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from components.config.problems import OTHER_PLACE, ConfigError, disk_trouble
@@ -57,11 +57,12 @@ def _check_earlier(target: Path, sign: str) -> None:
 def _take(lock: int, aside: Path, target: Path) -> None:
     """Keeps other processes out for as long as this one lives, and empties the folder. A file system without locks goes without."""
     is_mine = True
-    with suppress(OSError):
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            is_mine = False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        is_mine = False
+    except OSError:
+        pass
     if not is_mine or not _is_open(lock, aside):  # the other process may have ended just now, and put it in its place
         raise ConfigError(f"{target}: another command is writing it; wait for it or choose another folder")
     _empty(aside)
